@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def operands_ahead(b: Builder, bodies: Sequence[Value], name: str, here: Here) -> list[Stmt]:
-    """What an iteration of a sum's loop prefetches of what its terms read."""
+    """The prefetches of an iteration of a sum's loop, of what its terms read."""
     out: list[Stmt] = []
     for a in b.loops.ahead:
         if a.at == name and (a.of or any(b.loops.kind.get(x) == "vector" for x in here.places)):
@@ -32,7 +32,7 @@ def operands_ahead(b: Builder, bodies: Sequence[Value], name: str, here: Here) -
 
 
 def outputs_ahead(b: Builder, name: str, here: Here) -> list[Stmt]:
-    """What an iteration of a loop around the sums prefetches of what it stores."""
+    """The prefetches of an iteration of a loop around the sums, of what it stores."""
     out: list[Stmt] = []
     for a in b.loops.ahead:
         if a.at == name and not b.loops.space[name]:

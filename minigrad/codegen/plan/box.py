@@ -32,7 +32,7 @@ class Box:
     size: int
 
     def at(self, here: Here) -> Index:
-        """Where the element of a place lies."""
+        """The offset of the element of a place."""
         position: Index = 0
         for c, pitch in zip(self.layout, self.pitches, strict=True):
             for factor, x in terms_of(c):
@@ -74,7 +74,7 @@ def box(loops: Loops, step: Stage | Results, itemsize: int) -> Box:
 
 
 def length(loops: Loops, coordinate: str) -> Index:
-    """How many places a coordinate has."""
+    """The number of places that a coordinate has."""
     if coordinate in loops.root and loops.fused.member(coordinate) is None:
         s = loops.split.get(coordinate)
         if s is None or not loops.beyond(s):
@@ -107,7 +107,7 @@ def leaves(loops: Loops, coordinate: str) -> frozenset[str]:
 
 @lru_cache(maxsize=1024)
 def taken(name: str) -> tuple[str, str, int]:
-    """What a part of a coordinate is of a loop: (kx, //, 2) for `kx//2`, (kx, '', 1) for kx."""
+    """The loop that a part of a coordinate is of, and which part: (kx, //, 2) for `kx//2`, (kx, '', 1) for kx."""
     whole, by, n = re.fullmatch(r"(\w+?)(?:(//|%)(\d+))?", name).groups()  # type: ignore[union-attr]
     return whole, by or "", int(n or 1)
 
@@ -125,7 +125,7 @@ def room(loops: Loops, name: str) -> int:
 
 
 def _inside(loops: Loops, name: str, here: Here) -> Index:
-    """What a loop's variable is, counted from the begin of its block; of one that was fused, from the row or in it."""
+    """A loop's variable, counted from the begin of its block; of one that was fused, from the row or in it."""
     x, by, n = taken(name)
     if by:
         return _inside(loops, x, here) // n if by == "//" else _inside(loops, x, here) % n

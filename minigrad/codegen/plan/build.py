@@ -31,7 +31,7 @@ from minigrad.expr import Index, Var, bounds, subs
 from minigrad.value import Value, const, guard, load, local, substitute
 
 Names = Mapping[str, Value]
-"""What the names of definitions stand for."""
+"""The values that names of definitions stand for."""
 
 
 def build(kernel: Kernel, nest: Nest, plan: Plan, name: str) -> Function:
@@ -122,7 +122,7 @@ class Builder:
         return here
 
     def is_open(self, name: str, here: Here) -> bool:
-        """Whether all loops that a loop was taken apart into are open."""
+        """True where all loops that a loop was taken apart into are open."""
         s = self.loops.split.get(name)
         return name in here.places or s is not None and self.is_open(s.outer, here) and self.is_open(s.inner, here)
 
@@ -220,7 +220,7 @@ class Builder:
         return [*sums.begin(here), *sums.steps(here), *done]
 
     def copy_by_copy(self, body: Sequence[Unit], here: Here, names: Names) -> list[Stmt]:
-        """What follows the sums of a tile."""
+        """The statements after the sums of a tile."""
         if not body:
             return []
 
@@ -305,7 +305,7 @@ class Builder:
     # ---- blocks that are not whole ----
 
     def within(self, here: Here, of: Container[Var] | None = None) -> tuple[Index, ...]:
-        """What holds for an element that no block with the edge guard has too much; of some variables."""
+        """The conditions of an element that no block with the edge guard has too much; of some variables."""
         return tuple([self.loops.count(s.loop, here) - 1 - self.loops.inside_block(s.loop, here)
                       for s in self.loops.split.values() if s.edge == "guard" and not self.loops.beyond(s)
                       and s.loop not in here.places and self.is_open(s.loop, here)
@@ -319,7 +319,7 @@ class Builder:
                 and not divides(s, self.loops.count(s.loop, here))]
 
     def where_whole(self, here: Here) -> tuple[Index, ...]:
-        """What holds where all that a tile covers is its own: what its last copy and its last lane cover."""
+        """The conditions under which all that a tile covers is its own: those of its last copy and its last lane."""
         within = (*here.copies, *[x for x in here.places if self.loops.kind.get(x) == "vector"])
         last = replace(here, places={**here.places, **{x: self.loops.most(x) - 1 for x in within}})
         first = replace(here, places={**here.places, **dict.fromkeys(within, 0)})
@@ -331,7 +331,7 @@ class Builder:
         return tuple(found)
 
     def own(self, here: Here) -> tuple[Index, ...]:
-        """What holds for an element that is its block's own."""
+        """The conditions of an element that is its block's own."""
         own = [self.loops.place(self.loops.top(s.loop), here) - self.loops.base(s, here)
                for s in self.reaching_back(here)]
         return tuple([e for e in (*own, *(subs(e, here.at) for e in self.loops.fused.valid)) if bounds(e)[0] < 0])

@@ -94,7 +94,7 @@ def _called(loops: Loops, step: Call, kernel: Microkernel, tile: Tile) -> Called
 
 
 def _run(loops: Loops, names: Iterable[str]) -> int:
-    """How many neighbours loops step through together; 0 where they leave some out."""
+    """The number of neighbours that loops step through together; 0 where they leave some out."""
     run = 1
     for x in sorted(names, key=lambda x: bounds(loops.stride(x, Here()))[0]):
         if loops.stride(x, Here()) != run or loops.cut_short(x):

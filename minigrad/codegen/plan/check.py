@@ -1,4 +1,4 @@
-"""What a plan may not say of a nest: each message names the loop, what was expected and why."""
+"""Messages about what a plan may not say of a nest: each names the loop, what was expected and why."""
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a plan may not say of work-groups."""
+"""Messages about what a plan may not say of work-groups."""
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,4 +1,5 @@
-"""What a plan may not say of memory: coordinates of copies and of results, and blocks that go beyond the end."""
+"""Messages about what a plan may not say of memory: coordinates of copies and of results, and blocks that go beyond the
+end."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,7 @@ from minigrad.codegen.plan.text import print_step, terms_of
 
 
 def memory_faults(loops: Loops) -> Iterator[str]:
-    """What is wrong with results by way of memory, and with what needs them."""
+    """Messages about results by way of memory, and about what needs them."""
     for stage in loops.stages:
         yield from coordinate_faults(print_step(stage), stage.layout, loops)
     inside = _inside(loops)

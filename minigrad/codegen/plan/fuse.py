@@ -43,7 +43,7 @@ class Fused:
         self.parts = {name: f for f in reversed(self.loops.values()) for name in (f[0].outer, f[0].inner)}
 
     def member(self, name: str) -> tuple[Fuse, int, int] | None:
-        """What a loop was fused into; None if it was not."""
+        """The step that fused a loop with others, and its place among them; None if none did."""
         return self.parts.get(name)
 
 

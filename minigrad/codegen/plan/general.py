@@ -25,7 +25,7 @@ COPIES = "uvwxyz"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a policy chose for a nest. Names are those of its variables.
+    """The choices of a policy for a nest. Names are those of its variables.
 
     order: the domain, outermost tiles first; the first `parallel` of them are for workers
     tile: copies per variable of the domain (vectors of them, of the variable across lanes)

@@ -57,7 +57,7 @@ class Items:
         self.places |= dict.fromkeys(self.shared, self.member)
 
     def once(self, here: Here) -> tuple[Index, ...]:
-        """What holds for one of the work-items that share an element, where all of them come to it."""
+        """The condition of one of the work-items that share an element, where all of them come to it."""
         return () if not self.shared or any(x in here.places for x in self.shared) else (-self.member,)
 
 
@@ -76,7 +76,8 @@ def copied_by_items(b: Builder, items: Items, name: str, here: Here, loop: Loop)
 
 
 class _Copy:
-    """What work-items copy, one element each in every `turn`; `next`: registers for a copy that is made twice."""
+    """A copy that work-items make, one element each in every `turn`; `next`: registers for a copy that is made
+    twice."""
 
     def __init__(self, b: Builder, items: Items, s: Staged):
         self.b, self.s, step = b, s, s.step

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """Where statements are emitted.
+    """The place where statements are emitted.
 
     places: what each open loop is; at: what each variable of the nest is whose loops are all open
     gone: loops that are left out, as what a block that is not whole leaves runs in a loop of its own
@@ -110,7 +110,7 @@ class Loops:
         return list(dict.fromkeys(self.root.values()))
 
     def beyond(self, s: Split) -> bool:
-        """Whether results by way of memory have room for what the last block of a split with the edge guard has too
+        """True where results by way of memory have room for what the last block of a split with the edge guard has too
         much: it is computed, of the last element, and never looked at."""
         if s.edge != "guard" or self.results is None or self.space[s.loop]:
             return False
@@ -165,7 +165,7 @@ class Loops:
         return count
 
     def is_short(self, name: str) -> bool:
-        """Whether the last block of a split may have fewer iterations of a loop."""
+        """True where the last block of a split may have fewer iterations of a loop."""
         s = self.made_by.get(name)
         return s is not None and name == s.inner and s.edge == "short"
 
@@ -179,7 +179,7 @@ class Loops:
         return self.count(name, Here())
 
     def cut_short(self, name: str) -> bool:
-        """Whether how often a loop runs depends on which block it is in."""
+        """True where the iterations of a loop depend on which block it is in."""
         found = self.cut.get(name)
         if found is None:
             s = self.made_by.get(name)
@@ -193,18 +193,18 @@ class Loops:
         return found
 
     def stride(self, name: str, here: Here) -> Index:
-        """How far a loop's variable of the nest moves in one iteration."""
+        """The step of a loop's variable of the nest in one iteration."""
         s = self.made_by.get(name)
         if s is None:
             return 1
         return self.stride(s.loop, here) * (self.step(s, here) if name == s.outer else 1)
 
     def step(self, s: Split, here: Here) -> Index:
-        """How far blocks of a split are from each other."""
+        """The distance of blocks of a split from each other."""
         return self.count(s.inner, here) if s.into else s.length
 
     def start(self, s: Split, here: Here) -> Index:
-        """Where a block of a split begins, before it reaches back: counted along the loop that is split."""
+        """The begin of a block of a split, before it reaches back: counted along the loop that is split."""
         return self.place(s.outer, here) * self.step(s, here)
 
     def top(self, name: str) -> str:
@@ -221,19 +221,19 @@ class Loops:
             s = parent
 
     def base(self, s: Split, here: Here) -> Index:
-        """Where a block of a split begins, before it reaches back: counted along the loop on top of it."""
+        """The begin of a block of a split, before it reaches back: counted along the loop on top of it."""
         parent, start = self.made_by.get(s.loop), self.start(s, here)
         return start if parent is None or s.loop != parent.inner else self.begin(parent, here) + start
 
     def begin(self, s: Split, here: Here) -> Index:
-        """Where a block of a split begins, counted likewise."""
+        """The begin of a block of a split, counted likewise."""
         base = self.base(s, here)
         if s.edge != "back" or divides(s, self.count(s.loop, here)):
             return base
         return emin(base, self.count(self.top(s.loop), here) - self.step(s, here))
 
     def inside_block(self, name: str, here: Here) -> Index:
-        """What a loop's variable is, counted from the begin of the block that it is in."""
+        """A loop's variable, counted from the begin of the block that it is in."""
         start: Index = 0
         while name not in here.places:
             s = self.split[name]
@@ -241,7 +241,7 @@ class Loops:
         return start + here.places[name]
 
     def place(self, name: str, here: Here) -> Index:
-        """What a loop's variable is; of what goes on beyond the end, the last one."""
+        """A loop's variable; of what goes on beyond the end, the last one."""
         start: Index = 0
         last: Index | None = None
         while name not in here.places:
@@ -253,7 +253,7 @@ class Loops:
 
 
 def divides(s: Split, total: Index) -> bool:
-    """Whether the size is known to divide the extent."""
+    """True where the size is known to divide the extent."""
     if isinstance(total, int):
         return isinstance(s.length, int) and total % s.length == 0
     return isinstance(s.length, int) and exact_quotient(total, s.length) is not None
@@ -335,7 +335,7 @@ def resolve(nest: Nest, plan: Plan) -> Loops:
 
 
 def adds_in_order(nest: Nest, plan: Plan) -> bool:
-    """Whether each sum of a nest runs from its first term to its last in one accumulator, lanes along the domain."""
+    """True where each sum of a nest runs from its first term to its last in one accumulator, lanes along the domain."""
     loops = resolve(nest, plan)
     lanes = [x for x in loops.order if loops.kind[x] == "vector"]
     return not loops.parts and bool(lanes) and not any(loops.space[x] for x in lanes) and len(set(

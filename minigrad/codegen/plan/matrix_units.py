@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """How a unit's loops run: `row`, `column` and `depth` inside it, in place of the first two `lane`, over a wave's
+    """The loops of a unit: `row`, `column` and `depth` inside it, in place of the first two `lane`, over a wave's
     work-items, and `each`, over the sums that one of them has."""
 
     step: Call
@@ -39,7 +39,7 @@ class Wave:
     each: str
 
     def places(self, places: dict[str, Index]) -> dict[str, Index]:
-        """Where the sum of a work-item lies."""
+        """The row and column of a sum of a work-item, by loops."""
         row, column = self.unit.place(places[self.lane], places[self.each])
         return {self.row: row, self.column: column}
 
@@ -68,7 +68,8 @@ def with_wave(loops: Loops) -> Loops:
 
 
 def call_unit(s: Sum, wave: Wave, here: Here) -> IRCall:
-    """What one call adds to the sums of a wave. Raises PlanError for other sums than of products of two copies."""
+    """The call that adds a block of products to the sums of a wave. Raises PlanError for other sums than of products of
+    two copies."""
     term, loops, kernel = s.terms[0], s.b.loops, matrix_microkernel(wave.step.kernel)
     at = replace(here, places={**here.places, **dict.fromkeys((wave.row, wave.column, wave.depth, wave.each), 0)})
     sides = [next((x for x in s.b.staged if len(x.step.layout) == 2 and loop in loops.inside(x.step.layout[0])

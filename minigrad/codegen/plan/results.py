@@ -40,7 +40,7 @@ class Gathered:
         return [Alloc(self.memory[s.name], self.dtypes[s.name], self.box.size, "scratch") for s in self.sums]
 
     def leave(self, here: Here) -> list[Stmt]:
-        """What follows the sums, over all of their memory."""
+        """The statements after the sums, over all of their memory."""
         rest = [s for s in self.b.nest.body if s not in self.sums]
         values: list[Value] = [s.value for s in rest if isinstance(s, Define | Store)]
         tile = self.b.loops.tile
@@ -57,7 +57,7 @@ class Gathered:
                                 outwards=True)]
 
     def sum(self, name: str, here: Here) -> Value:
-        """What there is of a sum at a place, without what a bias added to it."""
+        """The part of a sum that there is at a place, without what a bias added to it."""
         tile = self.b.loops.tile
         total = load(self.memory[name], (self.box.at(here),), self.dtypes[name])
         if tile is None or not tile.biased:

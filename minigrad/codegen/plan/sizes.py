@@ -36,7 +36,8 @@ LEAST_ROOM = 1 << 17
 
 
 def shares_sizes(target: Target) -> bool:
-    """Whether programs take their sizes as arguments. Other compilers than ours plan by constant sizes themselves."""
+    """True where programs take their sizes as arguments. Other compilers than ours plan by constant sizes
+    themselves."""
     return target.language == "llvm" and not target.has_groups
 
 
@@ -61,7 +62,7 @@ def _short(plan: Plan) -> list[Split]:
 
 
 def _begins_once(nest: Nest) -> bool:
-    """Whether all accesses of a buffer begin at one element, which `from_first` can make the first."""
+    """True where all accesses of a buffer begin at one element, which `from_first` can make the first."""
     begins: dict[str, int] = {}
     return all([begins.setdefault(name, first) == first == bounds(e)[0] for name, e in accesses((nest,))
                 for first in [e.const if isinstance(e, Expr) else e]])
@@ -78,8 +79,8 @@ def with_sizes_as_dims(kernel: Kernel, plan: Plan) -> tuple[Kernel, Plan, tuple[
 
 
 def _plan_extents(nest: Nest, plan: Plan) -> tuple[Extents, Multiples]:
-    """What `sizes` says: extents, each with the size of a block that its last one can reach back over, and what they
-    are multiples of. Raises PlanError for variables whose extents must be known."""
+    """The extents that are arguments, each with the size of a block that its last one can reach back over, and what
+    they are multiples of. Raises PlanError for variables whose extents must be known."""
     if not plan.sizes:
         return {}, {}
     plain, constant = plain_variables((nest,)), written_out(plan)
@@ -143,7 +144,7 @@ def _rounded(size: int) -> int:
 
 
 def plane_extents(nests: Sequence[Nest]) -> Extents:
-    """How many planes a window has, and how far sums around one step: what is staged of it does not depend on that."""
+    """The extents of a window's planes, and of the sums around them: what is staged of it does not depend on those."""
     window = recognise_any(nests)
     if isinstance(window, str):
         return {}

@@ -15,7 +15,7 @@ Unit = tuple[Define, ...] | Define | Store | Nest
 
 
 def is_sum(s: Define | Store | Nest) -> TypeGuard[Define]:
-    """Whether a statement defines a reduction (of any monoid)."""
+    """True where a statement defines a reduction (of any monoid)."""
     return isinstance(s, Define) and s.value.op == "reduce"
 
 

@@ -62,7 +62,8 @@ class Staged:
         return Alloc(self.memory, self.dtype, self.box.size, "local" if self.step.items else "scratch")
 
     def value(self, b: Builder, here: Here, conditions: tuple[Index, ...] = ()) -> Value:
-        """What is copied at a place: 0 outside blocks with the edge guard, and where conditions do not hold."""
+        """The value that is copied at a place: 0 outside blocks with the edge guard, and where conditions do not
+        hold."""
         zero = const(0, self.dtype)
         conditions = (*conditions, *b.within(here, free_variables(self.factor)))
         if self.called is not None:
@@ -81,7 +82,7 @@ class Staged:
 
 
 def staged(b: Builder, step: Stage) -> Staged:
-    """What a step copies of the terms of a nest's sums. Raises PlanError where that is nothing, or too much."""
+    """The copy that a step makes of the terms of a nest's sums. Raises PlanError where that is nothing, or too much."""
     loops, order = b.loops, b.loops.order
     coordinates = [leaves(loops, c) for c in step.layout]
     inside = frozenset().union(*coordinates)

@@ -251,7 +251,7 @@ class Plan:
     steps: tuple[Step, ...]
 
     def split(self, loop: str) -> Split | None:
-        """How a loop is taken apart; None where it is not."""
+        """The step that takes a loop apart; None where it is not."""
         return next((s for s in self.steps if isinstance(s, Split) and s.loop == loop), None)
 
     def bound(self, kind: str) -> tuple[str, ...]:
@@ -270,7 +270,7 @@ class Plan:
 
     @property
     def results(self) -> Results | None:
-        """How results go by way of memory."""
+        """The step that has results go by way of memory; None where none does."""
         return next((s for s in self.steps if isinstance(s, Results)), None)
 
     @property
@@ -280,7 +280,7 @@ class Plan:
 
     @property
     def strategy(self) -> str:
-        """What plans of other kinds call their pattern."""
+        """The pattern, by the name that plans of other kinds have for it."""
         return self.pattern
 
     def __str__(self) -> str:

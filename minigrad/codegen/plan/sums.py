@@ -77,7 +77,8 @@ def outermost_reductions(values: Sequence[Value]) -> list[Value]:
 
 
 def addends(value: Value) -> tuple[Value, ...]:
-    """What is added one after another to a sum: the terms of a value that has sums inside it, or all of it."""
+    """The terms that are added one after another to a sum: the terms of a value that has sums inside it, or all of
+    it."""
     if value.op == "add" and value.dtype.is_float and value.reduces:
         return (*addends(value.args[0]), *addends(value.args[1]))
     return (value,)
@@ -188,7 +189,7 @@ class Sum:
         return out
 
     def results(self) -> list[Value]:
-        """Where the results are."""
+        """The results, read from where they are."""
         if self.joined:
             return self.joined
         parts = self.parts if self.lane is None else ()
@@ -228,7 +229,7 @@ class Sum:
         return out
 
     def kept_at(self, t: Term, slot: Index, here: Here) -> Index:
-        """Where one of them is kept."""
+        """The place where one of the sums is kept."""
         if self.b.gathered is not None:
             return self.b.gathered.box.at(here)
         kept = present(self.kept, "[plan] expected sums that are kept")
@@ -248,7 +249,8 @@ class Sum:
         return out
 
     def step(self, here: Here, whole: bool) -> list[Stmt]:
-        """What one step of a sum adds to the accumulators of all copies that are not open; `whole`: to the totals."""
+        """The statements by which one step of a sum adds to the accumulators of all copies that are not open; `whole`:
+        to the totals."""
         wave = self.b.loops.wave
         if wave is not None:
             copies = [x for x in here.copies if x != wave.each]
@@ -287,7 +289,7 @@ class Sum:
         return guard(value, t.monoid.init(value.dtype), conditions)
 
     def is_zero_outside(self, value: Value) -> bool:
-        """Whether a value is a product of copies that hold 0 outside blocks of the sum with the edge guard."""
+        """True where a value is a product of copies that hold 0 outside blocks of the sum with the edge guard."""
         if value.op == "local":
             return any(s.memory == value.name and self.guarded <= free_variables(s.factor) for s in self.b.staged)
         return value.op in ("mul", "neg", "cast") and all([self.is_zero_outside(a) for a in value.args])

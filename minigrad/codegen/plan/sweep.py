@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from minigrad.codegen.plan.build import Builder
 
 Make = Callable[[Here, tuple[Index, ...], tuple[Index, ...]], list[Stmt]]
-"""What is done at a place: conditions under which it is no other vector's as well, and under which there is one."""
+"""Makes the statements of a place, given conditions under which it is no other vector's as well, and under which there
+is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,7 @@ def _runs(b: Builder, memory: Box, values: Sequence[Value], here: Here, places: 
 
 
 def _steps(e: Index, outer: Var, inner: Var, count: Index) -> bool:
-    """Whether an expression goes on with the outer loop where the inner one ends."""
+    """True where an expression goes on with the outer loop where the inner one ends."""
     a, b = coefficient(e, outer), coefficient(e, inner)
     return a is not None and b is not None and a == b * count
 

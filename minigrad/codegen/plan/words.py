@@ -32,7 +32,7 @@ UPPER = 0xFFFF0000
 
 
 def narrowed(value: Value) -> Value | None:
-    """What a value of 32 bits was before it was widened; None if it is no such value."""
+    """A value of 32 bits as it was before it was widened; None if it is no such value."""
     if value.op == "cast":
         inside = value.args[0]
         fits = inside.dtype in _ANY if value.dtype in (int32, uint32) else (value.dtype, inside.dtype) == (float32,
@@ -45,7 +45,7 @@ def narrowed(value: Value) -> Value | None:
 
 
 def is_biased(kind: str, a: Value) -> bool:
-    """Whether 128 is added to the bytes of an operand, given as it was or is before it was widened."""
+    """True where 128 is added to the bytes of an operand, given as it was or is before it was widened."""
     return kind == "u8x4" and (narrowed(a) or a).dtype is int8
 
 

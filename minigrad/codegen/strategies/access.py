@@ -1,4 +1,5 @@
-"""What the strategies look at: every load and store of a flat nest, and how it steps with each index variable."""
+"""The accesses that strategies look at: every load and store of a flat nest, and how it steps with each index
+variable."""
 from __future__ import annotations
 
 from functools import lru_cache
@@ -67,7 +68,7 @@ def reductions(nest: Nest) -> list[Reduced]:
 
 
 def iterations(nest: Nest) -> float:
-    """How often the statements of a nest are evaluated, terms of sums included."""
+    """The number of times that the statements of a nest are evaluated, terms of sums included."""
     inside = 1.0 + sum(iterations(s) for s in nest.body if isinstance(s, Nest))
     inside += sum(prod([typical(v) for v in r.over]) for r in reductions(nest))
     return prod([typical(v) for v in nest.domain]) * inside

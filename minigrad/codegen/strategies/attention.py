@@ -102,7 +102,7 @@ def recognise(nest: Nest) -> Attention | None:
 
 
 def _mix(inner: Nest, weight: Value, key: Var, conditions: tuple[Index, ...]) -> Mix | None:
-    """What is done with the weights: their sum over v for each column."""
+    """The use of the weights: their sum over v for each column."""
     if len(inner.domain) != 1 or len(inner.body) != 2:
         return None
     mixed, store = inner.body
@@ -141,7 +141,7 @@ def reduced(value: Value) -> tuple[str, Var, Value, tuple[Index, ...]] | None:
 
 
 def identity_of(monoid: str, dtype: DType) -> Value:
-    """What a sum, or a maximum, has where there is nothing."""
+    """The value of a sum, or a maximum, of nothing."""
     return const(0 if monoid == "sum" else dtype.min, dtype)
 
 
@@ -179,7 +179,7 @@ def plan(nest: Nest, target: Target) -> AttentionPlan | None:
 
 
 def has_room(depth: int, columns: int, itemsize: int, target: Target) -> bool:
-    """Whether `plan` finds room for blocks of keys with these extents, whatever the tile, on a CPU."""
+    """True where `plan` finds room for blocks of keys with these extents, whatever the tile, on a CPU."""
     lanes = MAX_VECTORS * target.lanes(32)
     return target.language == "llvm" or (depth + columns + KEYS) * lanes * itemsize <= target.local_memory
 

@@ -94,7 +94,7 @@ def split_keys(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
 
 
 def _places(place: Index, outputs: Index, mix: Mix, part: Index) -> tuple[Index, Index, Index]:
-    """Where a part keeps its top, its total and its sums."""
+    """The places where a part keeps its top, its total and its sums."""
     at = part * outputs + place
     return at, at, at * (mix.column.hi + 1) + mix.column
 
@@ -119,7 +119,7 @@ def _combination(nest: Nest, found: Attention, kept: list[str], place: Index, ou
               zip(kept, _places(place, outputs, mix, p), strict=True)] for p in parts]
 
     def scaled(n: int) -> Value:
-        """What part `parts[n]` adds to the n-th result."""
+        """The contribution of part `parts[n]` to the n-th result."""
         return binary("mul", loads[n][n], unary("exp", binary("sub", loads[n][0], shift_of(local(found.top, dtype)))))
 
     mixed = Define(mix.name, reduce("sum", (parts[2],), scaled(2)))

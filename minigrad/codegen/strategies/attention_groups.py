@@ -66,7 +66,7 @@ def blocks_of(depth: int, columns: int, keys: int, itemsize: int, target: Target
 
 
 def has_blocks(depth: int, columns: int, keys: int, itemsize: int, target: Target) -> bool:
-    """Whether the target has a strategy for attention with these extents, here or in attention.py."""
+    """True where the target has a strategy for attention with these extents, here or in attention.py."""
     if target.is_gpu:
         return blocks_of(depth, columns, keys, itemsize, target) is not None
     return has_room(depth, columns, itemsize, target)

@@ -1,4 +1,4 @@
-"""What plans of packed contractions share: costs of the microkernel and of packing, sizes of blocks."""
+"""Packed contractions in blocks: costs of the microkernel and of packing, sizes of blocks."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ MAX_STRIDE = 4
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """What was chosen for a packed contraction. Names refer to the nest's index variables, each with its part of a
+    """The choice for a packed contraction. Names refer to the nest's index variables, each with its part of a
     block, outermost first.
 
     rows, vectors, width: the register tile holds rows x vectors accumulators of `width` lanes
@@ -112,7 +112,7 @@ def stored_bytes(value: Value) -> float:
 
 
 def row_bytes(value: Value, k: tuple[Var, ...]) -> int:
-    """How far a load steps with the innermost variable of the sum; 0 where there is neither."""
+    """The bytes that a load steps with the innermost variable of the sum; 0 where there is neither."""
     accesses = value_accesses(value, ())
     if not k or not accesses:
         return 0
@@ -121,13 +121,13 @@ def row_bytes(value: Value, k: tuple[Var, ...]) -> int:
 
 
 def is_plain(value: Value) -> bool:
-    """Whether an operand is in memory as it is: one load, at an index that no other load decides."""
+    """True where an operand is in memory as it is: one load, at an index that no other load decides."""
     return value.op == "load" and not value_atoms(value.indices[0])
 
 
 def stays_near(c: Contraction, k: Box, rows: int, target: Target) -> bool:
-    """Whether what a tile of `rows` reads of A in place stays in the first-level cache while tiles of B pass by. Of
-    rows and steps of the sum that lie apart, as in one tap of weights, it holds whole lines."""
+    """True where that which a tile of `rows` reads of A in place stays in the first-level cache while tiles of B pass
+    by. Of rows and steps of the sum that lie apart, as in one tap of weights, it holds whole lines."""
     offset, itemsize = value_accesses(c.a, ())[0].offset, c.a.dtype.itemsize
     inside = [(v, dict(k)[v.name]) for v in c.k] + [(v, min(rows, extent(v))) for v in c.m[-1:]]
     steps = sorted((abs(step) * itemsize, part) for v, part in inside
@@ -143,7 +143,7 @@ def stays_near(c: Contraction, k: Box, rows: int, target: Target) -> bool:
 
 
 def one_run(value: Value, vs: tuple[Var, ...], parts: Box) -> bool:
-    """Whether a load steps evenly through a block."""
+    """True where a load steps evenly through a block."""
     offset = value_accesses(value, ())[0].offset
     inside = [v for v, (_, part) in zip(vs, parts, strict=True) if part > 1]
     return all(coefficient(offset, o) == coefficient(offset, i) * extent(i)  # type: ignore[operator]
@@ -151,14 +151,14 @@ def one_run(value: Value, vs: tuple[Var, ...], parts: Box) -> bool:
 
 
 def steps_closely(value: Value, along: tuple[Var, ...]) -> bool:
-    """Whether the value's loads read whole vectors along the innermost variable."""
+    """True where the value's loads read whole vectors along the innermost variable."""
     steps = [coefficient(a.offset, along[-1]) if along and a.step(along[-1]) is not None else None
              for a in value_accesses(value, ())]
     return all(isinstance(s, int) and 0 <= s <= MAX_STRIDE for s in steps)
 
 
 def steps_back(value: Value, along: Var) -> bool:
-    """Whether the value's loads read whole vectors along a variable, from their ends."""
+    """True where the value's loads read whole vectors along a variable, from their ends."""
     return all(a.step(along) is not None and coefficient(a.offset, along) == -1 for a in value_accesses(value, ()))
 
 

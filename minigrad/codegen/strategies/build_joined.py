@@ -37,7 +37,7 @@ def build_joined(kernel: Kernel, nests: tuple[Nest, ...], plan: JoinedPlan, name
 
 
 def _at(function: Function, place: Index) -> tuple[Stmt, ...]:
-    """What a function does in one iteration."""
+    """The statements of a function in one iteration."""
     loop = function.body[0]
     if len(function.body) == 1 and isinstance(loop, Loop) and loop.kind == "parallel":
         return (Loop(loop.var, place, place + 1, "serial", loop.body),)

@@ -60,8 +60,8 @@ class Ahead:
     portion: Callable[[Index], list[Stmt]]
 
     def shared(self, parts: int) -> tuple[list[Stmt], Callable[[Index], list[Stmt]]]:
-        """What comes first, and what each of so many parts of a loop has: all of it, where that comes out about even.
-        """
+        """The statements that come first, and those of each of so many parts of a loop: all of it, where that comes out
+        about even."""
         share = -(-self.count // parts)
         if parts > 1 and share * parts * 4 <= self.count * 5:
             return [], lambda part: [s for k in range(share) for s in self.portion(part * share + k)]
@@ -85,7 +85,7 @@ class Taps:
 
 
 def between(values: Sequence[Index], number: Index) -> Index | None:
-    """What is values[k] for number k; None where they do not step evenly, by a constant."""
+    """An expression of values[number]; None where they do not step evenly, by a constant."""
     step = values[1] - values[0]
     if not isinstance(step, int) or any(b - a != step for a, b in zip(values, values[1:], strict=False)):
         return None
@@ -122,7 +122,7 @@ class TapsBuilder(WindowBuilder):
         return [*allocated, staged, *body]
 
     def through_memory(self, group: Rows) -> bool:
-        """Whether sums go through memory before the epilogue."""
+        """True where sums go through memory before the epilogue."""
         if len(group.phases) > 1:
             return True
         heavy = [v for s in group.outputs for v in walk(s.value) if v.op not in ("const", "local", "load", "index")]
@@ -245,7 +245,7 @@ class TapsBuilder(WindowBuilder):
         return made
 
     def place(self, group: Rows, row: Index, column: Index) -> dict[Var, Index]:
-        """Where an output of a plane is."""
+        """The place of an output of a plane."""
         return {group.column: column} if group.row is None else {group.column: column, group.row: row}
 
     def announce(self, group: Rows, s: Store, image: Index, rows: int, j: Index, count: int) -> Ahead:

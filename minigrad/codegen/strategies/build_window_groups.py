@@ -43,8 +43,8 @@ def counted(variables: Sequence[Var], place: Index) -> dict[Var, Index]:
 
 
 class GroupBuilder:
-    """What both forms share: the tile, who has which place of it, staging. `deep`, `down` and `across` are the place of
-    the work-item `item`."""
+    """The base of both forms: the tile, who has which place of it, staging. `deep`, `down` and `across` are the place
+    of the work-item `item`."""
 
     def __init__(self, kernel: Kernel, window: Window, plan: GroupWindowPlan):
         self.kernel, self.window, self.plan = kernel, window, plan

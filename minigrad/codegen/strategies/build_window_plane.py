@@ -63,7 +63,7 @@ class PlaneBuilder(WindowBuilder):
 
     @property
     def single(self) -> bool:
-        """Whether a row is one vector: lanes beyond it add up what is left out in the end."""
+        """True where a row is one vector: lanes beyond it add up what is left out in the end."""
         return self.window.phase.columns.length <= self.plan.width
 
     def part(self, k: int) -> range:

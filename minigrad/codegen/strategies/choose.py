@@ -85,7 +85,7 @@ def plan_of_steps(nest: Nest, target: Target) -> Plan:
 
 
 def is_scatter(nest: Nest) -> bool:
-    """Whether stores of a nest combine with what is there."""
+    """True where stores of a nest combine with what is there."""
     return any(isinstance(s, Store) and s.combine for s in nest.body)
 
 

@@ -78,7 +78,7 @@ class Reuse:
 
 
 def reuse(nest: Nest, target: Target) -> Reuse | None:
-    """What a nest of sums uses again; None where that is nothing."""
+    """The reuse in a nest of sums; None where there is none."""
     sums = reductions(nest)
     loads = [a for r in sums for a in value_accesses(r.body, r.over)]
     if not any(any(a.step(v) == 0 for a in loads) and any(a.step(v) != 0 for a in loads) for v in nest.domain):
@@ -148,7 +148,7 @@ def next_tiles(reduced: list[Reduced], rows: Var, blocks: dict[str, int], lane: 
 
 
 def streams_past(loads: list[Access], order: list[Var]) -> list[Access]:
-    """What lies along the sum and whose rows, those of the first variable, are read by one tile each."""
+    """The accesses that lie along the sum and whose rows, those of the first variable, are read by one tile each."""
     return [a for a in dict.fromkeys(loads) if a.step(a.over[-1]) == 1 and a.step(order[0]) == 2
             and all(a.step(v) == 0 for v in order[1:])]
 

@@ -100,7 +100,7 @@ def as_one(variables: tuple[Var, ...], fuses: list[Step]) -> str:
 
 
 def has_reduction(s: Define | Store) -> bool:
-    """Whether a reduction is hidden inside an expression."""
+    """True where a reduction is hidden inside an expression."""
     inside = s.value.args if isinstance(s, Define) and s.value.op == "reduce" else (s.value,)
     return any(v.op == "reduce" for v in walk(*inside))
 

@@ -68,7 +68,7 @@ def memory_cost(found: Sequence[Access], v: Var, width: int, per_output: bool, a
 
 
 def _counts(found: Sequence[Access]) -> list[float]:
-    """How often each access happens per element."""
+    """The number of times that each access happens per element."""
     by_loops = {over: float(prod([max(typical(o), 1) for o in over])) for over in {a.over for a in found}}
     return [by_loops[a.over] for a in found]
 
@@ -105,7 +105,7 @@ def domain_order(nest: Nest, found: Sequence[Access]) -> list[Var]:
 
 
 def parallel_prefix(counts: list[int], target: Target) -> int:
-    """How many leading tile loops form the parallel loop: the fewest that give enough iterations.
+    """The number of leading tile loops that form the parallel loop: the fewest that give enough iterations.
 
     All of them where a work-item may not run long.
     """

@@ -1,4 +1,4 @@
-"""What builders share: the function of a kernel, the places of one iteration of its parallel loop, and names."""
+"""Parts of all builders: the function of a kernel, the places of one iteration of its parallel loop, and names."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def ceil_div(a: Index, b: Index) -> Index: ...
 
 
 def ceil_div(a: Index, b: Index) -> Index:
-    """How many parts of b elements a elements make, the last one perhaps smaller."""
+    """The number of parts of b elements that a elements make, the last one perhaps smaller."""
     return a if b == 1 else (a + (b - 1)) // b
 
 

@@ -77,7 +77,7 @@ def in_words(c: Contraction, kind: str) -> Contraction:
 # ---- costs of words of bfloat16 ----
 
 def step_multiple(words: str, target: Target) -> int:
-    """What steps of a block of K are best a multiple of."""
+    """The number that steps of a block of K are best a multiple of."""
     return machine(target).declared.matrix_side if words == PAIRS and in_matrix_registers(PAIRS, target) else 1
 
 

@@ -83,8 +83,8 @@ runs shorter than a vector: programs of general contractions serve all sizes."""
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Whether A is packed, which operands are read across their contiguous variable for it, into which words, and which
-    windows B is packed as a box of, each element once."""
+    """The way of packing: whether A is packed, which operands are read across their contiguous variable for it, into
+    which words, and which windows B is packed as a box of, each element once."""
 
     packs_a: bool
     a_transposed: bool
@@ -131,7 +131,7 @@ def plan(nest: Nest, target: Target, small: bool = False) -> tuple[Nest, Plan] |
 
 
 def streams(c: Contraction, target: Target) -> bool:
-    """Whether the unpacked tile reads B in whole vectors, few enough rows at a time, without scalar edges."""
+    """True where the unpacked tile reads B in whole vectors, few enough rows at a time, without scalar edges."""
     if not (is_plain(c.a) and is_plain(c.b)) or size(c.k) > MAX_K_BLOCK:
         return False
     last = c.n[-1]
@@ -158,7 +158,7 @@ def option(c: Contraction, target: Target, words: str = "") -> tuple[float, Bloc
 
 
 def options(c: Contraction, target: Target, words: str = "") -> list[tuple[float, Blocks]]:
-    """What there is to choose from: A in place or packed, B as it is or as a box, or both in each other's place."""
+    """The options: A in place or packed, B as it is or as a box, or both in each other's place."""
     bits = max(c.a.dtype.bits, 32)
     width = min(16, target.lanes(bits))
     a_along, a_lanes = lanes_of_a(c, width)

@@ -104,7 +104,7 @@ def _swapped_cycles(t: Contraction, m: Box, n: Box, k: Box, lay: Layout, rows: i
 
 
 def along_rows(t: Contraction, row: Var) -> bool:
-    """Whether outputs follow each other along rows, closely enough for whole vectors."""
+    """True where outputs follow each other along rows, closely enough for whole vectors."""
     steps = [coefficient(s.indices[0], row) for s in t.outputs]
     return all(isinstance(step, int) and 1 <= step <= MAX_STRIDE for step in steps)
 

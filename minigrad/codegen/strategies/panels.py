@@ -92,7 +92,7 @@ class Product:
 
     @property
     def far_a(self) -> bool:
-        """Whether A is read in place across its rows."""
+        """True where A is read in place across its rows."""
         return not self.a and row_bytes(self.c.a, self.c.k) > self.c.a.dtype.itemsize
 
     @property
@@ -138,7 +138,7 @@ def plan(nest: Nest, target: Target) -> Plan | str:
 
 
 def refusal(c: Contraction, target: Target) -> str:
-    """Why a contraction is not done in panels; '' where it may be."""
+    """The reason why a contraction is not done in panels; '' where it may be."""
     if target.is_gpu:
         return "no panels: a work-item of a GPU has too little memory of its own"
     variables = (*c.batch, *c.m, *c.n, *c.k)
@@ -165,7 +165,7 @@ def refusal(c: Contraction, target: Target) -> str:
 
 
 def product(c: Contraction, target: Target) -> Product:
-    """How the operands are read."""
+    """The product with how its operands are read."""
     m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
     step, b_bytes = row_bytes(c.b, c.k), k * n * max(c.a.dtype.itemsize, 4)
     in_place = is_plain(c.b) and value_accesses(c.b, ())[0].step(c.n[-1]) == 1
@@ -178,7 +178,7 @@ def product(c: Contraction, target: Target) -> Product:
 
 
 def _copied(operand: Value, along: tuple[Var, ...]) -> str:
-    """How an operand is copied whose lanes go along a variable; '' where it reads nothing."""
+    """The way in which an operand is copied whose lanes go along a variable; '' where it reads nothing."""
     return "" if not value_accesses(operand, ()) else "lanes" if steps_closely(operand, along) else "transposed"
 
 
@@ -303,7 +303,7 @@ def gains_from_sizes(p: Product) -> bool:
 
 
 def _transposed(how: str, along: str) -> tuple[str, int] | tuple[()]:
-    """How a copy is transposed, if it is."""
+    """The options of a copy's step that transpose it, if it is transposed."""
     return (along, TRANSPOSED_STEPS) if how == "transposed" else ()
 
 

@@ -1,4 +1,4 @@
-"""What a strategy decided for one nest. A value: it prints, compares, and parses back. `Plan` is that of steps."""
+"""The decision of a strategy for one nest. A value: it prints, compares, and parses back. `Plan` is that of steps."""
 from __future__ import annotations
 
 import ast

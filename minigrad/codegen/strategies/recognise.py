@@ -49,7 +49,7 @@ ROW = Var("row", 0, 0)
 
 
 class Refused(Exception):
-    """Why a nest is not a contraction."""
+    """The reason why a nest is not a contraction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ def _guarded(a: Value, b: Value, conditions: list[Index], m: frozenset[Var], n: 
 
 
 def _output_step(v: Var, outputs: tuple[Store, ...]) -> int:
-    """How far the first output steps with a variable; not at all counts as very far."""
+    """The step of the first output with a variable; not at all counts as very far."""
     return _step(v, outputs[0].indices[0])
 
 

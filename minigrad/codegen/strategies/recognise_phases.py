@@ -36,7 +36,7 @@ ROW, COLUMN = Var("row.", -1 << 20, 1 << 20), Var("column.", -1 << 20, 1 << 20)
 """Positions counted alike by all phases; so wide that no condition is proven from them."""
 
 MAX_SHIFT = 8
-"""How far apart the positions of two phases may be."""
+"""The distance that positions of two phases may have."""
 
 
 def recognise_any(nests: Sequence[Nest]) -> Window | str:

@@ -157,7 +157,7 @@ def _lanes(steps: Steps, axes: list[Axis], axis: Axis, target: Target) -> int:
 
 
 def _score(kernel: Kernel, steps: Steps, axis: Axis, width: int) -> float:
-    """How much faster a step is with lanes along an axis: elements that lie apart come one by one. 0 where a nest
+    """The gain of a step from lanes along an axis: elements that lie apart come one by one. 0 where a nest
     without the axis stores a result."""
     shapes = {p.name: p.shape for p in kernel.params}
     together = alone = 0.0

@@ -74,7 +74,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """What is staged of a row: `value` at its positions, `otherwise` where a condition of `border` fails; `row` is the
+    """The staged part of a row: `value` at its positions, `otherwise` where a condition of `border` fails; `row` is the
     row's number."""
 
     row: dict[Var, Index]
@@ -85,7 +85,7 @@ class Positions:
 
 
 class Staging:
-    """Where positions are in memory, and the statements that put them there.
+    """The places of positions in memory, and the statements that put them there.
 
     `even`: what is staged between blanks is inside the image; else all positions are, under their conditions.
     """
@@ -143,11 +143,11 @@ class Staging:
         return made
 
     def is_written_out(self, count: int) -> bool:
-        """Whether vectors of `count` positions are written out rather than looped over."""
+        """True where vectors of `count` positions are written out rather than looped over."""
         return count <= self.width or ceil_div(count, self.width) * (self.work + STORED) <= WRITTEN_OUT
 
     def shifts_evenly(self) -> bool:
-        """Whether `place` takes any offset of a column, also one that a loop counts."""
+        """True where `place` takes any offset of a column, also one that a loop counts."""
         return self.stride <= 2
 
     def length(self) -> int:
@@ -162,7 +162,8 @@ class Staging:
         return [Alloc(self.memory, self.window.value.dtype, self.rows * self.pitch + 2 * self.width, "scratch")]
 
     def place(self, row: Index, column: Index, vector: Index, lane: Var) -> Index:
-        """Where a vector of positions lies: `row` of the staged ones; tap offset `column` of a vector of image columns.
+        """The place of a vector of positions: `row` of the staged ones; tap offset `column` of a vector of image
+        columns.
         """
         offset = column - self.first_column
         residue = offset % self.stride
@@ -208,7 +209,7 @@ class Staging:
         return [*before, *self.names.serial("r", count, row)]
 
     def constants(self, root: Value) -> tuple[list[Stmt], Value]:
-        """What is the same for all positions of a plane, computed before them, and the value with that in its place.
+        """The statements for what is the same for all positions of a plane, and the value with that in its place.
 
         Not where the border depends on the plane, or inside a further guard: what is read there may not exist.
         """

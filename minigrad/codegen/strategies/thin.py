@@ -48,17 +48,17 @@ def transpose(nest: Nest, c: Contraction, rows: tuple[Var, ...], scratch: list[P
 
 
 def as_stored(value: Value) -> Value:
-    """What a value is widened from where it is a half one, as wide vectors read at no cost; else itself."""
+    """The value that one is widened from where that is a half one, as wide vectors read at no cost; else itself."""
     return value.args[0] if value.op == "cast" and value.args[0].dtype in (float16, bfloat16) else value
 
 
 def is_long(m: int, k: int, width: int) -> bool:
-    """Whether transposing B and adding up lanes is little beside m rows and k steps of the sum."""
+    """True where transposing B and adding up lanes is little beside m rows and k steps of the sum."""
     return k >= MIN_VECTORS * width and m >= MIN_ROWS
 
 
 def is_thin(c: Contraction, target: Target) -> bool:
-    """Whether A is in memory along the sum and B is not, and B has few columns for many rows of A."""
+    """True where A is in memory along the sum and B is not, and B has few columns for many rows of A."""
     if target.language != "llvm" or not c.a.dtype.is_float or not c.m or len(c.n) != 1 or len(c.k) != 1:
         return False
     if any(not isinstance(v.hi, int) for v in (*c.batch, *c.m, *c.n, *c.k)) or not is_plain(as_stored(c.a)):

@@ -105,7 +105,7 @@ def unit_for(c: Contraction, target: Target) -> MatrixUnit | None:
 
 
 def fits(tile: Tile, depth: int, unit: MatrixUnit | None, c: Contraction, target: Target) -> bool:
-    """Whether a group has so many work-items, and room for a block of both operands."""
+    """True where a group has so many work-items, and room for a block of both operands."""
     m, n, down, across = tile
     if unit is not None:
         local, wave = (m + n) * (depth * unit.stored.itemsize + PADDING), WAVE
@@ -115,7 +115,7 @@ def fits(tile: Tile, depth: int, unit: MatrixUnit | None, c: Contraction, target
 
 
 def groups(tile: Tile, c: Contraction) -> int:
-    """How many tiles a contraction has."""
+    """The number of tiles of a contraction."""
     return ceil(size(c.m) / tile[0]) * ceil(size(c.n) / tile[1]) * size(c.batch)
 
 
@@ -182,7 +182,7 @@ def cut(loop: str, total: int, steps: list[Step], **apart: int) -> list[str]:
 
 
 def lies_along(value: Value, side: tuple[Var, ...], k: tuple[Var, ...]) -> bool:
-    """Whether an operand is contiguous along the sum, and not along its own side."""
+    """True where an operand is contiguous along the sum, and not along its own side."""
     steps = ((a.step(side[-1]), a.step(k[-1])) for a in value_accesses(value, ()))
     return next((own != 1 for own, along in steps if 1 in (own, along)), False)
 

@@ -40,7 +40,7 @@ CHAINS = 8
 """Sums in flight that hide the latency of a multiply-add."""
 
 REST = 1.15
-"""What rows that whole tiles leave cost: a tile of their own is further code."""
+"""The cost of rows that whole tiles leave: a tile of their own is further code."""
 
 MIN_COLUMNS = 4
 """Columns of an image from which lanes along them pay."""

@@ -38,7 +38,7 @@ class Axis:
 
     @property
     def reach(self) -> int:
-        """How much longer than its part of x a row of the box is."""
+        """The elements that a row of the box has more than its part of x."""
         return abs(self.dilation) * (ceil(self.taps / self.stride) - 1)
 
 

@@ -1,4 +1,4 @@
-"""What both forms of windows are built from: the parallel loop over planes, staging, tiles of rows, stores."""
+"""Parts of both forms of windows: the parallel loop over planes, staging, tiles of rows, stores."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from minigrad.value import Value, free_variables
 
 
 class WindowBuilder:
-    """What both forms share: the parallel loop over planes, staging, and tiles of rows."""
+    """The base of both forms: the parallel loop over planes, staging, and tiles of rows."""
 
     def __init__(self, kernel: Kernel, window: Window, plan: WindowPlan):
         self.kernel, self.window, self.plan = kernel, window, plan

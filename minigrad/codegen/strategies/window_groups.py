@@ -36,7 +36,7 @@ MAX_TERMS = 400
 """Multiply-adds of one phase written out in a work-item: bounds code size and the time to compile it."""
 
 MIN_REUSE = 2
-"""How often a position is read on average from which local memory pays."""
+"""The number of reads of a position, on average, from which local memory pays."""
 
 ITEMS_PER_UNIT = 1024
 """Sums around a plane are split while that leaves no more work-items per unit: the groups wait at barriers."""
@@ -50,10 +50,10 @@ PARTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a plan is chosen by. `taps`: (rows, columns) of each phase's taps; `rows`, `columns` of the image, the most
-    of all phases; `stride`, `reach` down and across: positions from image to image, from the first to the last tap;
-    `planes` of X, or in the form 'plane' outputs; `around`: places of the sums around a plane; `again`: planes that
-    share what is staged; `plain`: whether weights are in memory as they are."""
+    """The numbers that a plan is chosen by. `taps`: (rows, columns) of each phase's taps; `rows`, `columns` of the
+    image, the most of all phases; `stride`, `reach` down and across: positions from image to image, from the first to
+    the last tap; `planes` of X, or in the form 'plane' outputs; `around`: places of the sums around a plane; `again`:
+    planes that share what is staged; `plain`: whether weights are in memory as they are."""
 
     form: str
     taps: tuple[tuple[int, int], ...]
@@ -93,7 +93,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How a tile is divided: see GroupWindowPlan."""
+    """The division of a tile: see GroupWindowPlan."""
 
     deep: int
     down: int
@@ -143,7 +143,7 @@ def lengths(window: Window) -> tuple[int, int]:
 
 
 def reuse(window: Window) -> float:
-    """How often each position is read."""
+    """The number of reads of each position."""
     reads = sum(taps_of(p) * p.rows.length * p.columns.length for p in window.phases)
     (first_row, last_row), (first_column, last_column) = bounds(window.row), bounds(window.column)
     return reads / ((last_row - first_row + 1) * (last_column - first_column + 1))
@@ -169,7 +169,7 @@ def figures(window: Window) -> Figures:
 
 
 def copies_weights(window: Window, deep: int) -> bool:
-    """Whether weights go through local memory: those of one plane, where they lie, are read by all alike."""
+    """True where weights go through local memory: those of one plane, where they lie, are read by all alike."""
     return window.form == "taps" and window.phase.other is not None and (deep > 1 or not figures(window).plain)
 
 
@@ -177,7 +177,7 @@ def copies_weights(window: Window, deep: int) -> bool:
 
 
 def tile_of(f: Figures, shares: Shares) -> Tile:
-    """Where a tile's positions lie, without padding."""
+    """The layout of a tile's positions, without padding."""
     rows = f.stride[0] * (shares.down * shares.height - 1) + f.reach[0] + 1
     columns = f.stride[1] * (shares.across - 1) + f.reach[1] + 1
     segment = ceil(columns / f.stride[1])
@@ -215,7 +215,7 @@ def best(f: Figures, target: Target) -> Shares | None:
 
 
 def candidates(f: Figures, target: Target) -> Iterator[Shares]:
-    """What fits the device."""
+    """The shares that fit the device."""
     group, (rows, columns) = min(GROUP, target.max_group), f.kernel
     for across in parts(f.columns, min(group, MAX_ACROSS)):
         for height in range(1, min(f.rows, MAX_HEIGHT) + 1):
