@@ -7,6 +7,7 @@
 """
 import os
 import tempfile
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +21,7 @@ os.environ.setdefault("MINIGRAD_VERIFY", "1")
 import pytest  # noqa: E402
 from support.paths import ROOT  # noqa: E402
 
-from minigrad.config import current  # noqa: E402
+from minigrad.config import config, current  # noqa: E402
 
 OPENCL = {"Portable Computing Language": "CL:pocl", "rusticl": "CL:rusticl"}
 
@@ -64,3 +65,17 @@ def data_dir() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no test data at {folder}; MINIGRAD_TEST_DATA names the folder")
     return folder
+
+
+@pytest.fixture
+def on_numpy() -> Iterator[None]:
+    """Tensors are on the device NUMPY where a test names none: `pytestmark = pytest.mark.usefixtures("on_numpy")`."""
+    with config(device="NUMPY"):
+        yield
+
+
+@pytest.fixture
+def on_cpu() -> Iterator[None]:
+    """As `on_numpy`, on the device CPU."""
+    with config(device="CPU"):
+        yield

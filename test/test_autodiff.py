@@ -1,7 +1,6 @@
 """Gradients against finite differences, on devices, of gradients, and the rules of backward()."""
 import math
 import weakref
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -9,16 +8,13 @@ from conftest import devices
 from ops.batches import gradients_on
 from ops.cases import CASES, Case, check_device_gradient, check_gradient
 
-from minigrad import Tensor, config
+from minigrad import Tensor
 from minigrad.errors import DTypeError, MinigradError, ShapeError
 
 SMOOTH = [c for c in CASES if c.grad and any("float" in i.dtype for i in c.inputs)]
 
 
-@pytest.fixture(autouse=True)
-def on_numpy() -> Iterator[None]:
-    with config(device="NUMPY"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_numpy")
 
 
 @pytest.mark.parametrize("case", SMOOTH, ids=str)

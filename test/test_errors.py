@@ -1,19 +1,15 @@
 """User mistakes fail where they are written, with the op and the shapes in the message."""
 # Wrong types are passed on purpose.
 # mypy: disable-error-code="arg-type,type-var,misc,operator,index,dict-item"
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from minigrad import Tensor, Variable, config, jit, nn
+from minigrad import Tensor, Variable, jit, nn
 from minigrad.errors import DeviceError, DTypeError, FormatError, MinigradError, ShapeError
 
-
-@pytest.fixture(autouse=True)
-def on_numpy() -> Iterator[None]:
-    with config(device="NUMPY"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_numpy")
 
 
 def x(*shape: int) -> Tensor:

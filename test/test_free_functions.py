@@ -7,7 +7,6 @@ import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,10 @@ from support import free_functions
 from support.paths import ROOT
 
 import minigrad
-from minigrad import Tensor, config, functions, special, unbound
+from minigrad import Tensor, functions, special, unbound
 from minigrad.errors import DeviceError, DTypeError, FormatError, ShapeError
 
-
-@pytest.fixture(autouse=True)
-def on_numpy() -> Iterator[None]:
-    with config(device="NUMPY"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_numpy")
 
 
 A = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import devices, needs_torch
-from support.resampling import check, normal
+from support.beside_torch import check, normal
 
 from minigrad import Tensor, config, linalg
 from minigrad.errors import MinigradError, ShapeError
@@ -23,10 +23,7 @@ INF = math.inf
 SHAPES = [(3, 3), (2, 4, 3), (2, 3, 5), (1, 1)]
 
 
-@pytest.fixture(autouse=True)
-def on_numpy() -> Any:
-    with config(device="NUMPY"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_numpy")
 
 
 def both(name: str, x: np.ndarray, *args: Any, **options: Any) -> tuple[Any, Any]:

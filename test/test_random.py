@@ -1,5 +1,4 @@
 """Random tensors: known answers of the generator, reproducible, the same on every device and in every order."""
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -12,11 +11,7 @@ from minigrad.ops import apply
 from minigrad.ops import build as B
 from minigrad.ops.storage import RANDOM_BITS, _threefry2x32
 
-
-@pytest.fixture(autouse=True)
-def on_numpy() -> Iterator[None]:
-    with config(device="NUMPY"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_numpy")
 
 
 def threefry(key: tuple[int, int], counter: tuple[int, int]) -> tuple[int, int]:

@@ -1,25 +1,20 @@
 """Tensor: construction, promotion, indexing, assignment, Python protocols."""
 import itertools
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import devices
 
-from minigrad import Tensor, Variable, config, dtypes
+from minigrad import Tensor, Variable, dtypes
 from minigrad.dtype import ALL, bool_, float32, int32, promote
 from minigrad.mixins.all import AllMixins
 from minigrad.ops import build as B
 from minigrad.ops.node import Node
 from minigrad.runtime.registry import get_device
 
-
-@pytest.fixture(autouse=True)
-def on_numpy() -> Iterator[None]:
-    with config(device="NUMPY"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_numpy")
 
 
 # Construction

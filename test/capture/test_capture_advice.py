@@ -1,19 +1,15 @@
 """Reading values in a captured function raises an error that says what to do instead, and that works."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from minigrad import Tensor, config, jit, nn, optim
+from minigrad import Tensor, jit, nn, optim
 from minigrad.errors import CaptureError
 
-
-@pytest.fixture(autouse=True)
-def on_cpu() -> Iterator[None]:
-    with config(device="CPU"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_cpu")
 
 
 def chosen(x: Tensor) -> Tensor:

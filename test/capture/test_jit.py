@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from conftest import devices
+from support.jit_steady import random
 
 from minigrad import Tensor, TinyJit, Variable, config, jit
 from minigrad.engine.stats import stats
@@ -18,10 +19,6 @@ from minigrad.errors import CaptureError
 def device(request):
     with config(device=request.param):
         yield request.param
-
-
-def random(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
 
 
 def same(a: Tensor, b: Tensor) -> None:

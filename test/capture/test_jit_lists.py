@@ -5,13 +5,9 @@ import numpy as np
 import pytest
 from support.jit_steady import random, steady
 
-from minigrad import Tensor, config, handles, jit
+from minigrad import Tensor, handles, jit
 
-
-@pytest.fixture(autouse=True)
-def device():
-    with config(device="CPU"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_cpu")
 
 
 def products(inputs, scale):

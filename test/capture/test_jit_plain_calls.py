@@ -14,11 +14,7 @@ from minigrad.engine.stats import stats
 from minigrad.errors import DeviceError
 from minigrad.runtime.registry import get_device
 
-
-@pytest.fixture(autouse=True)
-def device():
-    with config(device="CPU"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_cpu")
 
 
 def plain(function) -> bool:

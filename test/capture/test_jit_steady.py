@@ -5,15 +5,11 @@ import numpy as np
 import pytest
 from support.jit_steady import random, settled, steady
 
-from minigrad import Tensor, config, jit, nn, optim
+from minigrad import Tensor, jit, nn, optim
 from minigrad.engine.stats import stats
 from minigrad.nn.state import get_parameters
 
-
-@pytest.fixture(autouse=True)
-def device():
-    with config(device="CPU"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_cpu")
 
 
 class Net:

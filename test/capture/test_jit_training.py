@@ -5,6 +5,7 @@
 import numpy as np
 import pytest
 from conftest import devices
+from support.jit_steady import random
 
 from minigrad import Tensor, config, jit, manual_seed, nn, optim, show
 
@@ -13,10 +14,6 @@ from minigrad import Tensor, config, jit, manual_seed, nn, optim, show
 def device(request):
     with config(device=request.param):
         yield request.param
-
-
-def random(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
 
 
 def same(a: Tensor, b: Tensor) -> None:

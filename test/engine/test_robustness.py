@@ -3,7 +3,6 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -18,11 +17,7 @@ from minigrad.engine.pressure import MAX_UNREALIZED, pressure
 from minigrad.engine.stats import stats
 from minigrad.ops import toposort
 
-
-@pytest.fixture(autouse=True)
-def on_numpy() -> Iterator[None]:
-    with config(device="NUMPY"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_numpy")
 
 
 def test_chain_of_100000_additions() -> None:

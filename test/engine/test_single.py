@@ -6,11 +6,7 @@ from minigrad import Tensor, Variable, config, plan, profile
 from minigrad.engine.compiled import forget_plans, plans
 from minigrad.engine.stats import stats
 
-
-@pytest.fixture(autouse=True)
-def device():
-    with config(device="CPU"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_cpu")
 
 
 def random(*shape, seed=0):

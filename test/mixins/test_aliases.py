@@ -1,23 +1,20 @@
 """Names of PyTorch that other methods already serve, and losses and activations, against torch."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minigrad import Tensor, config, nn
+from minigrad import Tensor, nn
 from minigrad.errors import DTypeError, ShapeError
 
 torch = pytest.importorskip("torch", reason="torch is the second opinion here")
 F = torch.nn.functional
 
 
-@pytest.fixture(autouse=True)
-def on_numpy() -> Iterator[None]:
-    with config(device="NUMPY"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_numpy")
 
 
 BOTH: list[Callable[[Any], Any]] = [

@@ -3,23 +3,19 @@ ones, `.data`, modes of single layers, averages of lists."""
 # mypy: disable-error-code="arg-type,attr-defined,call-arg,union-attr"
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from support.optim import BIAS, CASES, INPUTS, WEIGHT, loss_of
 
-from minigrad import Tensor, config, jit, nn
+from minigrad import Tensor, jit, nn
 from minigrad.errors import DeviceError, DTypeError, MinigradError
 
 torch = pytest.importorskip("torch", reason="torch is the second opinion here")
 
 
-@pytest.fixture(autouse=True)
-def on_cpu() -> Iterator[None]:
-    with config(device="CPU"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_cpu")
 
 
 def test_a_parameter_without_a_gradient_is_left_as_it_is() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import devices, needs_torch
+from support.beside_torch import normal
 
 from minigrad import Tensor, config, dtypes, jit
 from minigrad.engine.stats import stats
@@ -25,10 +26,6 @@ except ImportError:
 def device(request: Any) -> Any:
     with config(device=request.param):
         yield request.param
-
-
-def normal(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
 ROWS: list[Callable[[Any, Any], Any]] = [

@@ -10,8 +10,8 @@ import mpmath
 import numpy as np
 import pytest
 from conftest import devices, needs_torch
+from support.beside_torch import normal
 from support.places import both, i
-from support.resampling import normal
 
 from minigrad import Tensor, config, jit
 from minigrad.errors import DeviceError, DTypeError, MinigradError, ShapeError

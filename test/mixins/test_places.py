@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import devices, needs_torch
+from support.beside_torch import normal
 from support.places import X, both, i
-from support.resampling import normal
 
 from minigrad import Tensor, config, jit, nn
 from minigrad.errors import DTypeError, MinigradError, ShapeError

@@ -3,13 +3,13 @@ and inside `jit`."""
 # mypy: ignore-errors
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minigrad import Tensor, autograd, config, jit, nn
+from minigrad import Tensor, autograd, jit, nn
 from minigrad.nn import functional
 
 torch = pytest.importorskip("torch", reason="torch is the second opinion here")
@@ -30,10 +30,7 @@ class Ours:
         return Tensor.cat(*tensors, dim=dim)
 
 
-@pytest.fixture(autouse=True)
-def on_cpu() -> Iterator[None]:
-    with config(device="CPU"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_cpu")
 
 
 def normal(rng: Any, *shape: int) -> np.ndarray:

@@ -4,20 +4,16 @@ from __future__ import annotations
 import copy
 import operator
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minigrad import Tensor, config, dtypes, jit, nn
+from minigrad import Tensor, dtypes, jit, nn
 from minigrad.errors import DTypeError, ShapeError
 
-
-@pytest.fixture(autouse=True)
-def on_numpy() -> Iterator[None]:
-    with config(device="NUMPY"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_numpy")
 
 
 @pytest.mark.parametrize("run", [operator.add, operator.sub, operator.mul, operator.truediv, operator.pow, operator.lt,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import devices, needs_torch
-from support.resampling import check, normal
+from support.beside_torch import check, normal
 
 from minigrad import Tensor, config, jit
 from minigrad.errors import ShapeError

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import needs_torch
 
-from minigrad import Tensor, config, nn
+from minigrad import Tensor, nn
 from minigrad.errors import MinigradError
 from minigrad.nn import functional
 
@@ -22,10 +22,7 @@ except ImportError:
 RNG = np.random.default_rng(5)
 
 
-@pytest.fixture(autouse=True)
-def on_numpy() -> Any:
-    with config(device="NUMPY"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_numpy")
 
 
 def agree(name: str, arrays: tuple[np.ndarray, ...], *args: Any, exact: bool = False, **options: Any) -> None:

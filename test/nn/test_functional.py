@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import needs_torch
-from support.resampling import check, normal
+from support.beside_torch import check, normal
 
-from minigrad import Tensor, config
+from minigrad import Tensor
 from minigrad.errors import MinigradError
 from minigrad.nn import functional
 
@@ -22,10 +22,7 @@ except ImportError:
     torch = None
 
 
-@pytest.fixture(autouse=True)
-def on_numpy() -> Any:
-    with config(device="NUMPY"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_numpy")
 
 
 X, IMAGE, SIGNAL, VOLUME = normal(4, 6), normal(2, 4, 6, 5), normal(2, 4, 7), normal(1, 2, 4, 3, 5)

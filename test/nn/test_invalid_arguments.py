@@ -3,14 +3,13 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import needs_torch
 
-from minigrad import Tensor, config, nn, optim
+from minigrad import Tensor, nn, optim
 from minigrad.errors import MinigradError
 
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
@@ -31,10 +30,7 @@ TAKEN = {"AdaptiveAvgPool2d": "None keeps an axis", "AdaptiveMaxPool2d": "None k
 """Layers that take more than PyTorch's."""
 
 
-@pytest.fixture(autouse=True)
-def on_numpy() -> Iterator[None]:
-    with config(device="NUMPY"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_numpy")
 
 
 def example(name: str) -> np.ndarray:

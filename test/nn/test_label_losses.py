@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import needs_torch
+from support.beside_torch import check, normal
 from support.places import i
-from support.resampling import check, normal
 
 from minigrad import Tensor, config, jit, nn
 from minigrad.errors import ShapeError

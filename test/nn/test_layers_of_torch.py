@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import devices
+from support.beside_torch import normal
 from support.nn import assert_close, check_layer
 
 from minigrad import Tensor, config, nn, profile
@@ -17,10 +18,6 @@ from minigrad.errors import ShapeError
 from minigrad.nn.state import get_state_dict, load_state_dict
 
 torch = pytest.importorskip("torch", reason="torch is not installed: nothing to compare with")
-
-
-def normal(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
 PLAIN: dict[str, tuple[Any, tuple[int, ...]]] = {

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import devices, needs_torch
+from support.beside_torch import normal
 
 from minigrad import Tensor, config, jit, nn
 from minigrad.errors import ShapeError
@@ -18,10 +19,6 @@ try:
     import torch
 except ImportError:
     torch = None
-
-
-def normal(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
 def shares(*shape: int, seed: int = 0) -> np.ndarray:

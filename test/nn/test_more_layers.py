@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import needs_torch
+from support.beside_torch import normal
 
 from minigrad import Tensor, config, dtypes, jit, nn
 from minigrad.errors import MinigradError
@@ -21,14 +22,7 @@ except ImportError:
     torch = None
 
 
-@pytest.fixture(autouse=True)
-def on_numpy() -> Any:
-    with config(device="NUMPY"):
-        yield
-
-
-def normal(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+pytestmark = pytest.mark.usefixtures("on_numpy")
 
 
 IMAGE, SIGNAL, VOLUME = (2, 4, 6, 5), (2, 4, 7), (1, 4, 3, 4, 5)

@@ -8,13 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import devices
+from support.beside_torch import normal
 
 from minigrad import Tensor, config, jit, nn
 from minigrad.errors import DTypeError, ShapeError
-
-
-def normal(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
 @pytest.mark.parametrize("device", ["CPU", "NUMPY"])

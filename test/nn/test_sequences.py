@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minigrad import Tensor, config, jit, nn
+from minigrad import Tensor, jit, nn
 from minigrad.errors import MinigradError, ShapeError
 
 torch = pytest.importorskip("torch", reason="torch is the second opinion here")
@@ -18,10 +17,7 @@ X = np.random.default_rng(0).standard_normal((4, 6, 3)).astype(np.float32)
 LENGTHS = [3, 5, 1, 5]
 
 
-@pytest.fixture(autouse=True)
-def on_cpu() -> Iterator[None]:
-    with config(device="CPU"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_cpu")
 
 
 def as_there(model: Any, theirs: Any) -> Any:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import needs_torch
 
-from minigrad import Tensor, config, jit, nn
+from minigrad import Tensor, jit, nn
 from minigrad.errors import MinigradError
 from minigrad.nn.optim import LBFGS
 
@@ -43,10 +43,7 @@ FIGURES: dict[str, tuple[list[float], int]] = {
 """Of PyTorch: the losses of six steps, and how often the closure was called."""
 
 
-@pytest.fixture(autouse=True)
-def on_cpu() -> Iterator[None]:
-    with config(device="CPU"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_cpu")
 
 
 def problem(kind: Any, make: Callable[..., Any], options: dict[str, Any]) -> tuple[Any, Any, list[Any]]:

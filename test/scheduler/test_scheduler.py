@@ -23,11 +23,7 @@ from minigrad.scheduler.memory import plan_memory
 from minigrad.scheduler.merge import ancestors
 from minigrad.scheduler.schedule import NODES_PER_KERNEL, Schedule, Scheduling, schedule
 
-
-@pytest.fixture(autouse=True)
-def on_cpu():
-    with config(device="CPU"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_cpu")
 
 
 def launches(*tensors: Tensor) -> int:

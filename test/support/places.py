@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from support.resampling import check, normal
+from support.beside_torch import check, normal
 
 from minigrad import Tensor
 
