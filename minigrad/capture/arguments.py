@@ -19,8 +19,10 @@ import numpy as np
 from minigrad.engine.storage import leaf_of_type
 from minigrad.errors import ShapeError
 from minigrad.expr import Expr, Index, subs, unbind, variables
-from minigrad.ops.kinds import Type, type_of
+from minigrad.ops.kinds import Type, same_type, type_of
 from minigrad.ops.node import Node
+from minigrad.runtime.device import Buffer
+from minigrad.runtime.host import address_of
 from minigrad.tensor import Tensor
 
 Place = tuple[int, bool]
@@ -80,6 +82,68 @@ class Arguments:
                 raise ShapeError(f"[jit] expected one value of {v.name!r} per call, "
                                  f"got {self.dims[v.name]} and {value}")
         return plain
+
+
+class Plain:
+    """Arguments that are Tensors of known shapes, each there once, or lists of such: those of a call are compared with
+    those of a capture without a key. `fits` is False where the capture has others."""
+
+    __slots__ = ("kinds", "lengths", "listed", "fits")
+
+    def __init__(self, keys: tuple, inputs: list[ref[Tensor]], confirmed: set[int]):
+        """`keys` are those of the capture's arguments, `inputs` its Tensors, but for those `confirmed` the only ones
+        that will do while they live."""
+        is_list = [type(k) is tuple and len(k) == 2 and k[0] == "list" and type(k[1]) is tuple for k in keys]
+        flat = [f for k, listed in zip(keys, is_list, strict=True) for f in (k[1] if listed else [k])]
+        self.lengths = tuple([len(k[1]) if listed else -1 for k, listed in zip(keys, is_list, strict=True)])
+        self.listed = any(is_list)
+        self.fits = all([type(f) is tuple and f[0] == "Tensor" and f[-1] == k and all([type(d) is int for d in f[1]])
+                         for k, f in enumerate(flat)])
+        self.kinds: list[tuple[Type, bool, bool, Callable[[], Any] | None]] = []
+        """Type, True if it requires a gradient, True if it has none, and a function that gives the Tensor that it was
+        in the capture (None once any other will do)."""
+        if self.fits:
+            self.kinds = [(type_of(*f[1:4]), *f[4:-1], None if k in confirmed else inputs[k])
+                          for k, f in enumerate(flat)]
+
+    def flat(self, args: tuple) -> Sequence[Any] | None:
+        """The elements of `args` and of the lists among them, in order; None where they are other ones."""
+        if not self.listed:
+            return args if len(args) == len(self.lengths) else None
+        if len(args) != len(self.lengths):
+            return None
+        flat: list[Any] = []
+        for value, length in zip(args, self.lengths, strict=True):
+            if length < 0:
+                flat.append(value)
+            elif type(value) is list and len(value) == length:
+                flat += value
+            else:
+                return None
+        return flat
+
+    def find(self, tensors: Sequence[Any], addresses: list[int]) -> list[Buffer] | None:
+        """The values of arguments that fit the capture, None if one does not; their addresses are put into `addresses`.
+        """
+        held, others = [], False
+        for t, (kind, requires_grad, no_grad, captured) in zip(tensors, self.kinds):  # noqa: B905 (time)
+            if type(t) is not Tensor:
+                return None
+            node = t.node
+            if (node.type is not kind and not same_type(node.type, kind)) or t.needs_grad is not requires_grad or \
+                    (t.kept_grad is None) is not no_grad:
+                return None
+            before = None if captured is None else captured()
+            if before is not t:
+                if before is not None:
+                    return None
+                others = True
+            buffer = node.storage
+            if buffer is None:
+                return None
+            held.append(buffer)
+            addresses.append(buffer.address or address_of(buffer))
+        return None if others and len({*tensors}) < len(tensors) else held
 
 
 def static(value: Any) -> Any:

@@ -239,7 +239,27 @@ def _without_history(t: Tensor) -> Tensor:
     return Tensor.over(leaf_of_type(node.type, node.storage))
 
 
-class Jit:
+class Captured:
+    """A function under `jit`, or one bound to an object: what is told of its captures."""
+
+    def own(self) -> Captures:
+        """Its captures."""
+        raise NotImplementedError
+
+    @property
+    def captures(self) -> int:
+        return self.own().captures
+
+    @property
+    def replays(self) -> int:
+        return self.own().replays
+
+    @property
+    def last_reason(self) -> str | None:
+        return self.own().last_reason
+
+
+class Jit(Captured):
     """A function under `jit`. As a method of a class, it has captures for each object."""
 
     def __init__(self, function: Callable, limit: int, donate: bool):
@@ -250,6 +270,9 @@ class Jit:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._own.call(args, kwargs)
+
+    def own(self) -> Captures:
+        return self._own
 
     def __get__(self, instance: object | None, owner: type | None = None) -> Any:
         return self if instance is None else Method(self, instance)
@@ -274,20 +297,8 @@ class Jit:
             found = self._objects[key] = weak, Captures(self._function, self._limit, self._donate, instance)
         return found[1]
 
-    @property
-    def captures(self) -> int:
-        return self._own.captures
 
-    @property
-    def replays(self) -> int:
-        return self._own.replays
-
-    @property
-    def last_reason(self) -> str | None:
-        return self._own.last_reason
-
-
-class Method:
+class Method(Captured):
     """A function under `jit` bound to an object."""
 
     __slots__ = ("_jit", "_instance")
@@ -298,17 +309,8 @@ class Method:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._jit.of(self._instance).call(args, kwargs)
 
-    @property
-    def captures(self) -> int:
-        return self._jit.of(self._instance).captures
-
-    @property
-    def replays(self) -> int:
-        return self._jit.of(self._instance).replays
-
-    @property
-    def last_reason(self) -> str | None:
-        return self._jit.of(self._instance).last_reason
+    def own(self) -> Captures:
+        return self._jit.of(self._instance)
 
 
 def jit(function: Callable | None = None, *, limit: int = MAX_CAPTURES, donate: bool = False) -> Any:

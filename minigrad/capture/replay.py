@@ -15,8 +15,7 @@ from minigrad.capture.arguments import Output, Place, rebuild, take_apart, tenso
 from minigrad.capture.constants import MOST_CHANGES, derive_constants, undone
 from minigrad.capture.journal import Guard, Journal, Rebind, held_by_others, put, reusable_gradient, settle
 from minigrad.capture.recorder import Entry, Recorder, Recording
-from minigrad.capture.settled import steady_after
-from minigrad.capture.steady import Steady
+from minigrad.capture.steady import Steady, steady_after
 from minigrad.engine.observe import Observer, observing
 from minigrad.engine.storage import leaf_of_type
 from minigrad.engine.transfer import cloned, download

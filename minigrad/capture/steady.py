@@ -7,27 +7,30 @@ was there before was changed or looked at (`handles.changes`), none of these con
 """
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import is_
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from minigrad import random
-from minigrad.capture.arguments import rebuild
+from minigrad.capture.arguments import Output, Place, Plain, rebuild
 from minigrad.capture.constants import any_derived
-from minigrad.capture.journal import Rebind, give, held_by_others
+from minigrad.capture.journal import Rebind, give, held_by_others, rebindable
 from minigrad.capture.recorder import Entry, PlanStep
 from minigrad.capture.surroundings import Surroundings
 from minigrad.config import Config, override
+from minigrad.dtype import uint8
 from minigrad.engine.observe import dry_runs, observers
+from minigrad.engine.plan import number
 from minigrad.engine.prepared import PreparedPlan
-from minigrad.engine.storage import Spares
+from minigrad.engine.storage import Spares, settle_down
+from minigrad.errors import present
 from minigrad.handles import Changes, changes
 from minigrad.mixins.memory import datas, pass_on
 from minigrad.mixins.modes import modes
-from minigrad.ops.kinds import Type, same_type, type_of
+from minigrad.ops.kinds import type_of
 from minigrad.ownership import held_by_at_most
-from minigrad.runtime.device import Buffer
 from minigrad.runtime.host import address_of
 from minigrad.tensor import Tensor
 
@@ -37,14 +40,11 @@ if TYPE_CHECKING:
 
 MISS = object()
 """The result of a replay that found something not as the last one left it."""
-Kind = tuple[Type, bool, bool, Callable[[], Any] | None]
-"""The kind of an argument: type, True if it requires a gradient, True if it has none, and a function that gives the
-Tensor that it was in the capture (None once any other will do)."""
 _NOTHING: dict[str, int] = {}
 
 
 class Steady:
-    """The Nodes, gradients and addresses that one replay left behind, for the next. Made by `settled.steady_after`.
+    """The Nodes, gradients and addresses that one replay left behind, for the next. Made by `steady_after`.
 
     A cell is a guarded Tensor or its gradient: guards first, then the gradients that there are. Owners are the
     arguments, then the guards. While `changes.mark` stays `mark`, nothing has happened to any cell.
@@ -90,10 +90,7 @@ class Steady:
         self.kind: type | None = None
         self.all_slots: tuple[int, ...] = ()
         """With `makers`: those of all arguments, -1 for one that is not read, then theirs."""
-        flat, self.lengths = _lengths_of(capture.key[0])
-        self.kinds = _kinds(flat, capture)
-        self.count = len(flat)
-        self.listed = max(self.lengths, default=-1) >= 0
+        self.plain = Plain(capture.key[0], capture.inputs, capture.confirmed)
         self.uses = 0
         """The number of calls that were answered since it was last asked for."""
         self.over = False
@@ -103,7 +100,7 @@ class Steady:
 
     def expect(self, around: Surroundings, keys: tuple, settings: Config) -> None:
         """Lets `call` answer while these very objects are in force. They go with the key of the capture."""
-        self.around = around if self.kinds is not None else None
+        self.around = around if self.plain.fits else None
         self.keys, self.override, self.mode, self.threads = keys, override(), modes.now, settings.threads
 
     def call(self, args: tuple) -> Any:
@@ -112,11 +109,11 @@ class Steady:
         if around is None or override() is not self.override or modes.now is not self.mode or observers or dry_runs or \
                 around.keys is not self.keys or not around.same():
             return MISS
-        tensors: Any = _taken_apart(args, self.lengths) if self.listed else args
-        if tensors is None or len(tensors) != self.count:
+        plain, addresses = self.plain, list[int]()
+        tensors = plain.flat(args)
+        if tensors is None:
             return MISS
-        addresses: list[int] = []
-        held = self._find(tensors, addresses)
+        held = plain.find(tensors, addresses)  # they stay for as long as it runs
         if held is None:
             return MISS
         if not self.makers:
@@ -130,32 +127,6 @@ class Steady:
         self.uses += 1
         results = map(Tensor.over, made)
         return next(results) if self.kind is None else self.kind(results)
-
-    def _find(self, tensors: Sequence[Any], addresses: list[int]) -> list[Buffer] | None:
-        """The values of arguments that fit the capture, None if one does not; their addresses are put into `addresses`.
-
-        Values that are held by others are not overwritten.
-        """
-        held, others = [], False
-        kinds: Any = self.kinds
-        for t, (kind, requires_grad, no_grad, captured) in zip(tensors, kinds):  # noqa: B905 (time)
-            if type(t) is not Tensor:
-                return None
-            node = t.node
-            if (node.type is not kind and not same_type(node.type, kind)) or t.needs_grad is not requires_grad or \
-                    (t.kept_grad is None) is not no_grad:
-                return None
-            before = None if captured is None else captured()
-            if before is not t:
-                if before is not None:
-                    return None
-                others = True
-            buffer = node.storage
-            if buffer is None:
-                return None
-            held.append(buffer)
-            addresses.append(buffer.address or address_of(buffer))
-        return None if others and len({*tensors}) < len(tensors) else held
 
     def replay(self, tensors: Sequence[Tensor], named: dict[str, int], threads: int) -> Any:
         """The result for these arguments and values of Variables on so many threads, or MISS with nothing done."""
@@ -268,46 +239,149 @@ class Steady:
         return True
 
 
-def _kinds(keys: tuple, capture: Capture) -> list[Kind] | None:
-    """The kinds with which `Steady.call` compares the arguments; None where one is no Tensor of known shape, or is
-    there twice."""
-    if not all([type(key) is tuple and key[0] == "Tensor" and key[-1] == k and all([type(d) is int for d in key[1]])
-                for k, key in enumerate(keys)]):
-        return None
-    return [(type_of(*key[1:4]), *key[4:-1], None if k in capture.confirmed else capture.inputs[k])
-            for k, key in enumerate(keys)]
-
-
-def _lengths_of(keys: tuple) -> tuple[tuple, tuple[int, ...]]:
-    """(keys of all Tensors, number of them in each argument, -1 for one that is no list) from the key of arguments."""
-    flat: list[Any] = []
-    lengths = []
-    for key in keys:
-        if type(key) is tuple and len(key) == 2 and key[0] == "list" and type(key[1]) is tuple:
-            flat += key[1]
-            lengths.append(len(key[1]))
-        else:
-            flat.append(key)
-            lengths.append(-1)
-    return tuple(flat), tuple(lengths)
-
-
-def _taken_apart(args: tuple, lengths: tuple[int, ...]) -> list[Any] | None:
-    """The elements of `args` and of the lists among them, in order; None where they are other ones than `lengths`
-    says."""
-    if len(args) != len(lengths):
-        return None
-    flat: list[Any] = []
-    for value, length in zip(args, lengths, strict=True):
-        if length < 0:
-            flat.append(value)
-        elif type(value) is list and len(value) == length:
-            flat += value
-        else:
-            return None
-    return flat
-
-
 def _gone(_: ref, changes: Changes = changes) -> None:
     """Reports a change as a guard dies, perhaps with the interpreter, when this module's names are None already."""
     changes.mark = object()
+
+
+# The making of it
+
+def steady_after(capture: Capture, owners: list[Tensor]) -> Steady | None:
+    """The steady state that the replay that just ended left; None where it does not leave everything in place."""
+    steps = capture.recording.steps
+    step = steps[0] if len(steps) == 1 else None
+    if not isinstance(step, PlanStep) or step.prepared is None:
+        return None
+    if capture.shared and capture.guards:
+        return None
+    guards = owners[len(capture.inputs):]
+    cells = [*guards, *(t.kept_grad for t in guards if t.kept_grad is not None)]
+    if any(t.node.storage is None or not rebindable(t.node) for t in cells):
+        return None
+    for t in cells:
+        settle_down(t.node)
+    types = [v.type for v in capture.rebinds] + [o.type for o in capture.output.fresh()]
+    if any(what.symbolic for what in types) or any(r.register is None for r in capture.rebinds):
+        return None
+    steady = Steady(capture, step, step.prepared, guards)
+    return steady if _Sorter(steady, capture, owners).sort() else None
+
+
+class _Sorter:
+    """Sorts slots, registers and rebinds by the origin of their buffers. `cells` are the numbers of cells by place."""
+
+    def __init__(self, steady: Steady, capture: Capture, owners: list[Tensor]):
+        self.steady, self.capture, self.owners = steady, capture, owners
+        self.step = step = steady.step
+        count = len(capture.inputs)
+        places = [(k, False) for k in range(count, len(owners))]
+        places += [(k, True) for k in range(count, len(owners)) if owners[k].kept_grad is not None]
+        self.cells: dict[Place, int] = {place: cell for cell, place in enumerate(places)}
+        self.slots = step.plan.schedule.slots
+        self.places = capture.recording.places
+        self.taken = set(self.places.values())
+        self.leaves, self.made = dict(step.leaves), {r: slot for slot, r in step.made}
+        self.uses = Counter([r.register for r in capture.rebinds] + [o.register for o in capture.output.fresh()])
+        self.moving: set[Place] = set()
+        self.settled: set[int] = set()
+        """Registers of values that are written where a cell's last one is."""
+        self.known = set(capture.recording.constants)
+
+    def sort(self) -> bool:
+        """Fills in the steady state; False where something is of no known kind."""
+        if not all([self._rebind(r) for r in self.capture.rebinds]):
+            return False
+        self.steady.loose = [self.cells[p] for p in self.moving if p in self.cells]
+        if not all([self._leaf(slot, s.leaf) for slot, s in enumerate(self.slots) if s.leaf is not None]):
+            return False
+        for r, slot in self.made.items():
+            leaf = self.slots[slot].leaf
+            if leaf is not None:
+                if self.leaves[leaf] in self.known:
+                    self.steady.aliases.append((r, self.leaves[leaf]))
+                    self.known.add(r)
+            elif r not in self.settled:
+                self._fresh(r, slot)
+        constants = self.capture.recording.constants
+        if any(r.register in constants for r in self.steady.puts):
+            return False
+        self._finish()
+        used = [r.register for r in self.steady.puts] + [o.register for o in self.capture.output.fresh()]
+        return all(r in self.known and r not in constants for r in used)
+
+    def _rebind(self, rebind: Rebind) -> bool:
+        r = present(rebind.register, "[jit] expected a register of what a step puts in place")
+        place, cell = rebind.place, self.cells.get(rebind.place)
+        if self._is_argument(rebind):
+            return True
+        slot = self.made.get(r)
+        if cell is None or slot is None:
+            self.steady.puts.append(rebind)
+            self.moving.add(place)
+            return place[0] < len(self.capture.inputs) and not rebind.fresh if cell is None else place[1]
+        leaf = self.slots[slot].leaf
+        own = (leaf is None and place not in self.taken) or \
+            (leaf is not None and self.places.get(self.leaves[leaf]) == place)
+        if own and self.uses[r] == 1:
+            self.steady.alone.append(cell)
+            self.settled.add(r)
+            return self.steady.prepared.address(slot) == self.steady.addresses[cell]
+        self.steady.puts.append(rebind)
+        self.moving.add(place)
+        return not rebind.fresh
+
+    def _is_argument(self, rebind: Rebind) -> bool:
+        """True where a gradient is an argument of the capture, which lives, so that each replay has it as an
+        argument."""
+        owner, grad = rebind.place
+        k, of_argument = (-1, True) if rebind.register is None else self.places.get(rebind.register, (-1, True))
+        return grad and not rebind.fresh and not of_argument and 0 <= k < len(self.capture.inputs) and \
+            k not in self.capture.confirmed and \
+            self.owners[owner].kept_grad is self.owners[k] is self.capture.inputs[k]()
+
+    def _fresh(self, r: int, slot: int) -> None:
+        device, nbytes = self.step.plan.device, number(self.step.plan.sizes[slot], self.step.dims)
+        outputs = [o for o in self.capture.output.fresh() if o.register == r]
+        is_output = len(outputs) == self.uses[r] == 1
+        what = outputs[0].type if is_output else type_of((nbytes,), uint8, device.name)
+        spares = Spares(device, nbytes, what, is_output and self.capture.donate)
+        self.steady.fresh.append((r, spares, is_output))
+        self.steady.slots += (slot,)
+        self.known.add(r)
+
+    def _finish(self) -> None:
+        """Notes which guards a replay needs, and `makers` where new leaves are all that it returns."""
+        steady, count = self.steady, len(self.capture.inputs)
+        places = [(owner, grad) for _, owner, grad, _ in steady.inputs] + [r.place for r in steady.puts]
+        places += [o.place for o in self.capture.output.same() if o.place is not None]
+        first = len(steady.guards)
+        steady.given = sorted({k - first for k in (*steady.alone, *steady.loose) if k >= first})
+        steady.reached = [(owner, steady.guards[owner - count])
+                          for owner in dict.fromkeys(owner for owner, _ in places) if owner >= count]
+        other = steady.puts or steady.aliases or self.step.dims or self.step.counters or self.step.keys
+        plain = all([k < count and not grad and not over for _, k, grad, over in steady.inputs])
+        structure = self.capture.output.structure
+        kind = type(structure) if type(structure) in (list, tuple) else None
+        outputs = structure if kind else [structure]
+        makers = {r: spares for r, spares, is_output in steady.fresh if is_output}
+        returned = {o.register for o in outputs if type(o) is Output and o.place is None}
+        whole = returned == makers.keys() and len(returned) == len(outputs) == len(steady.fresh)
+        if whole and plain and not other and not self.capture.donate:
+            steady.kind, steady.makers = kind, [makers[o.register] for o in outputs]
+            slots = dict(zip([r for r, *_ in (*steady.inputs, *steady.fresh)], steady.slots, strict=True))
+            read = {owner: slots[r] for r, owner, *_ in steady.inputs}
+            steady.all_slots = (*(read.get(k, -1) for k in range(count)), *[slots[o.register] for o in outputs])
+
+    def _leaf(self, slot: int, leaf: int) -> bool:
+        r = self.leaves[leaf]
+        place = self.places.get(r)
+        if place is None:
+            return r in self.capture.recording.constants
+        cell, overwritten = self.cells.get(place), r in self.step.overwritten
+        if cell is None or place in self.moving:
+            self.steady.inputs.append((r, *place, overwritten))
+            self.steady.slots += (slot,)
+            self.known.add(r)
+            return cell is None or not overwritten
+        lies = self.steady.prepared.address(slot)
+        return lies in (0, self.steady.addresses[cell]) and (not overwritten or cell in self.steady.alone)

@@ -36,10 +36,8 @@ def run_compiled(targets: list[Node], device: str) -> None:
     """Schedules (or finds the plan), launches, and hands out the buffers."""
     start, schedules, launches = perf_counter(), stats.schedules, stats.launches
     dry = dry_runs[-1] if dry_runs else None
-    if dry is None or not dry.keep_inputs:
-        graph, further, donatable = graph_with_assigns(targets)
-    else:
-        graph, further, donatable = build_graph(targets), [], set()
+    stays_lazy = dry is not None and dry.keep_inputs
+    graph, further, donatable = (build_graph(targets), [], set()) if stays_lazy else graph_with_assigns(targets)
     donated = frozenset([graph.position[n] for n in donatable]) if donatable else _NONE
     plan = find_plan(graph, donated, device) if dry is None else dry.plan(graph, donated, get_device(device))
     values = bindings(graph) if graph.symbolic else {}
@@ -66,23 +64,30 @@ def run_compiled(targets: list[Node], device: str) -> None:
         observer.ran(Ran(plan, graph, leaves, numbers, values, highest, buffers))
     if len(leaves) + 1 == len(graph.nodes) and plan.prepared is not None and dry is None:
         _note_single(plan, graph)
-    for k in plan.schedule.donated:
-        leaves[k].version += 1
-        graph.nodes[k].storage = None
-    for k, slot in zip(graph.targets, plan.schedule.outputs, strict=True):
-        node = graph.nodes[k]
-        node.storage = buffers[slot]
-        if dry is not None:
-            dry.give(node)
-    for n in further:
-        if n.storage is None:
-            n.storage = resolve(n).storage
-            if dry is not None:
-                dry.give(n)
-    if dry is None or not dry.keep_inputs:
+    made = _hand_out(plan, graph, leaves, buffers, further)
+    if dry is not None:
+        dry.give(made)
+    if not stays_lazy:
         for k in graph.assigns:
             if graph.nodes[k].storage is not None:
                 sever(graph.nodes[k])
+
+
+def _hand_out(plan: ExecutionPlan, graph: Graph, leaves: dict[int, Buffer], buffers: list[Any], further: list[Node]
+              ) -> list[Node]:
+    """Gives the targets and what was computed beside them their storage, and returns who got one; donated leaves lose
+    theirs."""
+    for k in plan.schedule.donated:
+        leaves[k].version += 1
+        graph.nodes[k].storage = None
+    made = [graph.nodes[k] for k in graph.targets]
+    for node, slot in zip(made, plan.schedule.outputs, strict=True):
+        node.storage = buffers[slot]
+    for n in further:
+        if n.storage is None:
+            n.storage = resolve(n).storage
+            made.append(n)
+    return made
 
 
 def run_again(plan: ExecutionPlan, leaves: dict[int, Buffer], numbers: dict[int, float], values: dict[str, int],

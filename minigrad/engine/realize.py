@@ -42,7 +42,7 @@ def _compute(waiting: list[Node]) -> None:
         if n.storage is None:
             n.storage = resolve(n).storage
             if dry_runs:
-                dry_runs[-1].give(n)
+                dry_runs[-1].give([n])
 
 
 def _run(targets: list[Node], device: str) -> None:

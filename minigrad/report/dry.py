@@ -79,9 +79,9 @@ class DryRun:
         label = source.label if isinstance(source, Phantom) else f"{source.nbytes} bytes"
         return Phantom(self, device, source.nbytes, f"a copy of {label}")
 
-    def give(self, node: Node) -> None:
-        """Remembers a Node that holds a phantom now."""
-        self.given.append(ref(node))
+    def give(self, nodes: list[Node]) -> None:
+        """Remembers Nodes that hold a phantom now."""
+        self.given += map(ref, nodes)
 
     def forget(self) -> None:
         """Takes the phantoms from the Nodes that live on."""
