@@ -48,6 +48,7 @@ from minigrad.codegen.strategies.build_attention_gradient import build_attention
 from minigrad.codegen.strategies.build_attention_groups import build_attention_groups
 from minigrad.codegen.strategies.build_joined import build_joined
 from minigrad.codegen.strategies.build_scan import build_scan
+from minigrad.codegen.strategies.build_scan_shared import build_shared
 from minigrad.codegen.strategies.build_window import build_window
 from minigrad.codegen.strategies.build_window_groups import build_window_groups
 from minigrad.codegen.strategies.choose import choose_plans, is_row_kernel
@@ -111,7 +112,7 @@ def stages_of(kernel: Kernel, target: Target) -> Staged:
 
 def _stages_of_steps(kernel: Kernel, target: Target) -> Staged:
     """The one stage of a loop with a carried state."""
-    plan = scan.choose(kernel, target)
+    plan = present(scan.choose(kernel, target), "[scan] expected a plan")
     function = build_any(kernel, kernel.nests, plan, kernel.name)
     nests = kernel.nests[present(kernel.steps, "[scan] expected steps").first:]
     return Staged(kernel, (Stage(function, plan, nests, kernel.dims, extent_of(function)),), ())
@@ -226,7 +227,7 @@ def build_any(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str)
     if isinstance(plan, JoinedPlan):
         return build_joined(kernel, nests, plan, name)
     if isinstance(plan, ScanPlan):
-        return build_scan(kernel, plan, name)
+        return (build_shared if plan.groups and plan.across < 0 else build_scan)(kernel, plan, name)
     nest, = nests
     if isinstance(plan, AttentionPlan):
         return build_attention(kernel, nest, plan, name)

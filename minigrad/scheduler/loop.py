@@ -16,13 +16,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from minigrad.codegen.ir import walk
+from minigrad.codegen.ir.nodes import Alloc
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Scalar, Steps, Store
 from minigrad.codegen.lowering.flatten import map_accesses, offset
 from minigrad.codegen.lowering.lower import Lowered, lower_group
 from minigrad.codegen.lowering.rename import kernel_dims, rename_nest, statements
+from minigrad.codegen.stages import build_any
 from minigrad.codegen.strategies.access import iterations
 from minigrad.codegen.strategies.launch import places_of
-from minigrad.codegen.strategies.scan import choose, independent
+from minigrad.codegen.strategies.scan import ScanPlan, choose, independent, room
+from minigrad.codegen.transforms import budget
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import present
 from minigrad.expr import Index, Var, subs, variables
@@ -58,7 +62,7 @@ def suits_loop(node: Node, target: Target, schedule: Scheduled) -> bool:
     lower: Any = node.op.lower
     body: Body = lower.body
     known = isinstance(node.params["length"], int)
-    key = target, node.params["reverse"], known
+    key = target, node.params["reverse"], node.params["length"] if target.max_iterations else known
     found = body.kernels.get(key)
     if found is None:
         found = body.kernels[key] = _suits(node, body, known, target, schedule)
@@ -66,7 +70,7 @@ def suits_loop(node: Node, target: Target, schedule: Scheduled) -> bool:
 
 
 def _suits(node: Node, body: Body, known: bool, target: Target, schedule: Scheduled) -> bool:
-    if target.language != "llvm" or target.is_gpu:
+    if target.language not in ("llvm", "opencl") or (target.is_gpu and not target.has_groups):
         return False
     if any(0 in n.shape for n in (*body.step.operands, *body.step.results, *body.step.order)):
         return False
@@ -77,10 +81,26 @@ def _suits(node: Node, body: Body, known: bool, target: Target, schedule: Schedu
     if lowered is None:
         return False
     plan, steps = choose(lowered.kernel, target), present(lowered.kernel.steps, "[scan] expected steps")
+    if plan is None or not _runs(lowered.kernel, plan, target):
+        return False
     work = sum([iterations(n) for n in lowered.kernel.nests[steps.first:steps.last]])
     for axis in independent(lowered.kernel):
         work /= axis.extent
-    return not known or plan.lanes > 1 or work <= MOST_WORK
+    if plan.groups and plan.across < 0:
+        work /= plan.lanes
+    return not known or plan.across >= 0 or work <= MOST_WORK
+
+
+def _runs(kernel: Kernel, plan: ScanPlan, target: Target) -> bool:
+    """True where a device has the local memory that a kernel with steps takes, and lets its loops run to their end."""
+    if not plan.groups:
+        return True
+    function = build_any(kernel, kernel.nests, plan, kernel.name)
+    limit = target.max_iterations
+    taken = sum([s.size * s.dtype.compute.itemsize for s in walk.statements(function)
+                 if isinstance(s, Alloc) and s.scope == "local"])
+    return taken <= room(target) and (
+        not limit or budget.iterations(budget.limit_iterations(function, limit).body) <= limit)
 
 
 class _Loop:

@@ -20,7 +20,7 @@ from minigrad.value import Value, load, local, substitute
 
 def build_scan(kernel: Kernel, plan: ScanPlan, name: str) -> Function:
     """The loops of a kernel with steps."""
-    return _Builder(kernel, plan).function(name)
+    return ScanBuilder(kernel, plan).function(name)
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class _Run:
     at: dict[Var, Index]
 
 
-class _Builder:
+class ScanBuilder:
     def __init__(self, kernel: Kernel, plan: ScanPlan):
         self.kernel, self.plan, self.names = kernel, plan, Names()
         self.steps = present(kernel.steps, "[scan] expected a kernel with steps")
@@ -39,6 +39,8 @@ class _Builder:
         self.dropped, self.renamed = in_place(kernel, self.axes)
         self.lane = Var("lane", 0, plan.lanes - 1)
         self.state = {p.name: p for p in self.steps.state}
+        self.conditions: tuple[Index, ...] = ()
+        """What stores ask for."""
 
     def function(self, name: str) -> Function:
         counts: list[Index] = [ceil_div(a.extent, self.plan.lanes) if k == self.plan.across else a.extent
@@ -48,13 +50,13 @@ class _Builder:
             k, lanes = self.plan.across, self.plan.lanes
             places[k] = emin(places[k] * lanes, self.axes[k].extent - lanes) + self.lane
         body = self.body(places)
-        if self.plan.lanes > 1:
-            body = [Loop(self.lane, 0, self.plan.lanes, "vector", tuple(body))]
-        memory = [Alloc(q.name, q.dtype, self.size(q), "scratch") for q in self.steps.state
-                  if q.name not in self.renamed]
+        if self.plan.lanes > 1 or self.plan.groups:
+            kind = "item" if self.plan.groups else "vector"
+            body = [Loop(self.lane, 0, self.plan.lanes, kind, tuple(body))]
         flat = [Param(q.name, q.dtype, (product(q.shape),), q.mode) for q in self.kernel.params]
         whole = Kernel(self.kernel.name, tuple(flat), self.kernel.scalars, self.kernel.dims, ())
-        return function_of(whole, name, Loop(p, 0, total, "parallel", (*memory, *body)))
+        kind = "group" if self.plan.groups else "parallel"
+        return function_of(whole, name, Loop(p, 0, total, kind, (*self.memory(), *body)))
 
     # ---- memory ----
 
@@ -62,6 +64,11 @@ class _Builder:
         """The shape of a worker's part of a buffer of the state."""
         gone = {a.axes[q.name] for a in self.axes if q.name in a.axes}
         return tuple([n for d, n in enumerate(q.shape) if d not in gone])
+
+    def memory(self) -> list[Alloc]:
+        """The memory of a worker's part of the state."""
+        scope = "local" if self.plan.groups else "scratch"
+        return [Alloc(q.name, q.dtype, self.size(q), scope) for q in self.steps.state if q.name not in self.renamed]
 
     def size(self, q: Param) -> int:
         return int(product(self.own(q))) * self.plan.lanes
@@ -183,7 +190,7 @@ class _Builder:
                 names[s.name] = local(name, value.dtype)
             else:
                 place = Rewriter(at, locals_=names).index(s.indices[0])
-                out.append(IRStore(self.renamed.get(s.param, s.param), self.index(place), value))
+                out.append(IRStore(self.renamed.get(s.param, s.param), self.index(place), value, self.conditions))
         return names
 
     # ---- values ----
@@ -218,7 +225,7 @@ class _Builder:
 class _Sum:
     """The accumulators of a reduction, `copies` of them."""
 
-    def __init__(self, builder: _Builder, reduction: Value, copies: int):
+    def __init__(self, builder: ScanBuilder, reduction: Value, copies: int):
         self.builder, self.copies, self.name = builder, copies, builder.names.name("sum")
         self.monoid, self.term, self.dtype = MONOIDS[reduction.monoid], reduction.args[0], reduction.dtype
 

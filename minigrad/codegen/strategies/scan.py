@@ -6,7 +6,12 @@
 
 An axis of the state is independent where every access to a state's buffer has one and the same variable of its nest
 there, in all nests. A buffer without such an axis is computed again by everybody. Each worker has the part of the state
-that is its own in its own memory.
+that is its own in its own memory. Where a device has work-groups, work-items stand for lanes; where too little is
+independent for them, those of a group share its state, and the iterations of each nest:
+
+    steps t:                                                    groups h: items: steps t:
+      for h, v: s1[h, v] = sum(k: s0[h, k] * p1[k, v])            s1[v] = ... for some v each; barrier
+      for h, v: s0[h, v] = s1[h, v]                        ->     s0[v] = ... for some v each; barrier
 """
 from __future__ import annotations
 
@@ -31,6 +36,9 @@ state are chains of additions, which wait for each other."""
 APART = 1.5
 """The time of an access to elements that lie apart, for each, beside one element alone."""
 
+ITEMS, FEW_ITEMS = 64, 8
+"""The most work-items of a group, and the fewest with a state of their own: fewer share theirs."""
+
 ROOM = 1.5
 """The first-level caches that the state may take, in which a carry counts twice that is stored in place of the last."""
 
@@ -47,18 +55,21 @@ class Axis:
 @dataclass(frozen=True)
 class ScanPlan:
     """The loops of a kernel with steps: `lanes` of the axis with number `across` (-1: none) at once; the others, and
-    blocks of that one, for workers. Of `sums` inside a step, so many terms at once."""
+    blocks of that one, for workers. Of `sums` inside a step, so many terms at once. With `groups`, the lanes are the
+    work-items of a work-group, which share the state if they run across no axis."""
 
     across: int
     lanes: int
     sums: int = 4
+    groups: bool = False
 
     @property
     def strategy(self) -> str:
         return "scan"
 
     def __str__(self) -> str:
-        return f"plan scan across={self.across} lanes={self.lanes} sums={self.sums}"
+        groups = " groups=True" if self.groups else ""
+        return f"plan scan across={self.across} lanes={self.lanes} sums={self.sums}{groups}"
 
 
 def accesses_of(nest: Nest) -> Iterator[tuple[str, tuple[Index, ...]]]:
@@ -130,8 +141,9 @@ def _axis(kernel: Kernel, shapes: dict[str, tuple[Index, ...]], members: list[tu
     return Axis(extent, own, axes)
 
 
-def choose(kernel: Kernel, target: Target) -> ScanPlan:
-    """The plan of a kernel with steps: lanes along the axis with the fewest accesses of elements that lie apart."""
+def choose(kernel: Kernel, target: Target) -> ScanPlan | None:
+    """The plan of a kernel with steps: lanes along the axis with the fewest accesses of elements that lie apart.
+    None for a device whose local memory is too small."""
     best, across, lanes = 0.0, -1, 1
     steps = present(kernel.steps, "[scan] expected a kernel with steps")
     axes = independent(kernel)
@@ -140,17 +152,45 @@ def choose(kernel: Kernel, target: Target) -> ScanPlan:
         found = _score(kernel, steps, axis, width)
         if width > 1 and found > best:
             best, across, lanes = found, number, width
-    return ScanPlan(across, lanes)
+    if not target.has_groups:
+        return ScanPlan(across, lanes)
+    most = max([_widest(kernel.nests[k], {a.variables[k] for a in axes if k in a.variables}) for k in
+                range(len(kernel.nests))])
+    if lanes >= min(most, FEW_ITEMS):
+        return ScanPlan(across, lanes, groups=True)
+    if _bytes(steps, axes) > room(target):
+        return None
+    return ScanPlan(-1, 1 << (min(most, target.max_group, ITEMS) - 1).bit_length(), groups=True)
+
+
+def _widest(nest: Nest, own: set[Var]) -> int:
+    """The most places of a nest or of one inside it, but for those along independent axes."""
+    here = prod([int(v.hi) + 1 for v in nest.domain if v not in own])
+    return here * max([_widest(s, own) for s in nest.body if isinstance(s, Nest)], default=1)
+
+
+def _bytes(steps: Steps, axes: list[Axis]) -> int:
+    """The memory of one independent part of the state; what is stored in place of another one counts, too."""
+    total = 0
+    for p in steps.state:
+        gone = {a.axes[p.name] for a in axes if p.name in a.axes}
+        total += p.dtype.compute.itemsize * prod([int(n) for d, n in enumerate(p.shape) if d not in gone])
+    return total
+
+
+def room(target: Target) -> int:
+    """Local memory for the state; some is the driver's."""
+    return target.local_memory * 7 // 8
 
 
 def _lanes(steps: Steps, axes: list[Axis], axis: Axis, target: Target) -> int:
-    """The lanes across which an axis may run: so many that their part of the state is in the first-level cache."""
-    bits, alone = 32, 0
-    for p in steps.state:  # what is stored in place of another one counts, too
-        bits = max(bits, p.dtype.compute.bits)
-        gone = {a.axes[p.name] for a in axes if p.name in a.axes}
-        alone += p.dtype.itemsize * prod([int(n) for d, n in enumerate(p.shape) if d not in gone])
-    lanes = 1 if target.is_gpu else target.lanes(bits)
+    """The lanes across which an axis may run: so many that their part of the state is in the first-level cache, or in
+    the local memory of a work-group."""
+    alone = _bytes(steps, axes)
+    if target.has_groups:
+        most = min(axis.extent, target.max_group, ITEMS, room(target) // max(alone, 1))
+        return 1 << max(most, 1).bit_length() - 1
+    lanes = 1 if target.is_gpu else target.lanes(max([32, *[p.dtype.compute.bits for p in steps.state]]))
     most = next((v * lanes for v in VECTORS if v * lanes * alone <= target.l1 * ROOM), lanes)
     most = min(most, 16) if target.language == "opencl" else most
     return 1 << min(most, axis.extent).bit_length() - 1
