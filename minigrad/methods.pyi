@@ -99,6 +99,7 @@ broadcast_tensors = Tensor.broadcast_tensors
 broadcast_to = Tensor.expand
 bucketize = Tensor.bucketize
 byte = Tensor.byte
+byte_products = Tensor.byte_products
 cartesian_prod = Tensor.cartesian_prod
 cast = Tensor.cast
 cauchy_ = Tensor.cauchy_

@@ -23,9 +23,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from minigrad.codegen.ir.nodes import Function, extent_of
+from minigrad.codegen.ir.nodes import Alloc, Function, extent_of
 from minigrad.codegen.ir.verify import verify_function
-from minigrad.codegen.ir.walk import touched
+from minigrad.codegen.ir.walk import statements, touched
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.kernel_text import print_kernel
 from minigrad.codegen.lowering.arguments import beginning, from_first, of_any_length, with_arguments
@@ -66,6 +66,7 @@ from minigrad.codegen.strategies.plan import (
 from minigrad.codegen.strategies.scan import ScanPlan
 from minigrad.codegen.strategies.split_k import split_k
 from minigrad.codegen.strategies.thin import transpose_thin
+from minigrad.codegen.transforms import budget
 from minigrad.dtype import DType
 from minigrad.errors import present, reporting
 from minigrad.expr import Index, Var, product, subs
@@ -238,6 +239,18 @@ def build_any(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str)
     if isinstance(plan, GroupAttentionPlan):
         return build_attention_groups(kernel, nest, plan, name)
     return build(kernel, nest, plan, name)
+
+
+def scan_runs(kernel: Kernel, plan: ScanPlan, target: Target) -> bool:
+    """True where a device has the local memory that a kernel with steps takes, and lets its loops run to their end."""
+    if not plan.groups:
+        return True
+    function = build_any(kernel, kernel.nests, plan, kernel.name)
+    limit = target.max_iterations
+    taken = sum([s.size * s.dtype.compute.itemsize for s in statements(function)
+                 if isinstance(s, Alloc) and s.scope == "local"])
+    return taken <= scan.room(target) and (
+        not limit or budget.iterations(budget.limit_iterations(function, limit).body) <= limit)
 
 
 def _scratch_mode(param: Param, scratch: list[Param], written: set[str]) -> Param:

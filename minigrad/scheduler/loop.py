@@ -16,17 +16,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from minigrad.codegen.ir import walk
-from minigrad.codegen.ir.nodes import Alloc
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Scalar, Steps, Store
 from minigrad.codegen.lowering.flatten import map_accesses, offset
 from minigrad.codegen.lowering.lower import Lowered, lower_group
 from minigrad.codegen.lowering.rename import kernel_dims, rename_nest, statements
-from minigrad.codegen.stages import build_any
+from minigrad.codegen.stages import scan_runs
 from minigrad.codegen.strategies.access import iterations
 from minigrad.codegen.strategies.launch import places_of
-from minigrad.codegen.strategies.scan import ScanPlan, choose, independent, room
-from minigrad.codegen.transforms import budget
+from minigrad.codegen.strategies.scan import choose, independent
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import present
 from minigrad.expr import Index, Var, subs, variables
@@ -81,7 +78,7 @@ def _suits(node: Node, body: Body, known: bool, target: Target, schedule: Schedu
     if lowered is None:
         return False
     plan, steps = choose(lowered.kernel, target), present(lowered.kernel.steps, "[scan] expected steps")
-    if plan is None or not _runs(lowered.kernel, plan, target):
+    if plan is None or not scan_runs(lowered.kernel, plan, target):
         return False
     work = sum([iterations(n) for n in lowered.kernel.nests[steps.first:steps.last]])
     for axis in independent(lowered.kernel):
@@ -89,18 +86,6 @@ def _suits(node: Node, body: Body, known: bool, target: Target, schedule: Schedu
     if plan.groups and plan.across < 0:
         work /= plan.lanes
     return not known or plan.across >= 0 or work <= MOST_WORK
-
-
-def _runs(kernel: Kernel, plan: ScanPlan, target: Target) -> bool:
-    """True where a device has the local memory that a kernel with steps takes, and lets its loops run to their end."""
-    if not plan.groups:
-        return True
-    function = build_any(kernel, kernel.nests, plan, kernel.name)
-    limit = target.max_iterations
-    taken = sum([s.size * s.dtype.compute.itemsize for s in walk.statements(function)
-                 if isinstance(s, Alloc) and s.scope == "local"])
-    return taken <= room(target) and (
-        not limit or budget.iterations(budget.limit_iterations(function, limit).body) <= limit)
 
 
 class _Loop:

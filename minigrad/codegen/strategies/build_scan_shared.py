@@ -90,7 +90,7 @@ class _SharedBuilder(ScanBuilder):
         here = Rewriter({**at, **dict(zip(over, places, strict=True))})
         self.conditions = () if whole else (total - 1 - place,)
         out: list[Stmt] = []
-        known = self.statements(body, here.variables, {k: here.value(v) for k, v in names.items()}, out)
+        known = self.statements(body, dict(here.variables), {k: here.value(v) for k, v in names.items()}, out)
         for s in body:
             if isinstance(s, Define) and keep:
                 name = self.kept[s.name] = self.names.name("kept")
