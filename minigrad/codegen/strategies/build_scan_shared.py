@@ -87,10 +87,11 @@ class _SharedBuilder(ScanBuilder):
         place: Index = self.lane if turns == 1 else c * items + self.lane
         whole = total % items == 0
         places = places_of(place if whole else emin(place, total - 1), [v.hi + 1 for v in over])
-        here = Rewriter({**at, **dict(zip(over, places, strict=True))})
+        there = {**at, **dict(zip(over, places, strict=True))}
+        here = Rewriter(there)
         self.conditions = () if whole else (total - 1 - place,)
         out: list[Stmt] = []
-        known = self.statements(body, dict(here.variables), {k: here.value(v) for k, v in names.items()}, out)
+        known = self.statements(body, there, {k: here.value(v) for k, v in names.items()}, out)
         for s in body:
             if isinstance(s, Define) and keep:
                 name = self.kept[s.name] = self.names.name("kept")
