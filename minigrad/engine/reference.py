@@ -89,10 +89,11 @@ def _loop(node: Node, numbers: Sequence[int], operands: Sequence[np.ndarray]) ->
     """The results with these numbers of the loop that `node` is one of (ops/scan.py), step by step."""
     lower: Any = node.op.lower
     body: Body = lower.body
-    if body.plain is None:
-        body.plain = _Graph(body.step.results)
     carries, slices = body.carries, body.slices
-    types = [n.type for n in (*body.step.results, *body.step.operands[:carries])]
+    wanted = [*body.step.results[:carries], *body.by_step]
+    if body.plain is None or len(body.plain.roots) != len(wanted):
+        body.plain = _Graph(wanted)
+    types = [n.type for n in wanted]
     length = bound(node.params["length"])
     found = {k: operands[k] if k < carries else np.empty((length, *types[k].shape), _kept(types[k].dtype))
              for k in numbers}
@@ -100,7 +101,7 @@ def _loop(node: Node, numbers: Sequence[int], operands: Sequence[np.ndarray]) ->
     for t in reversed(range(length)) if node.params["reverse"] else range(length):
         given = [*state, *[x[t] for x in operands[carries:carries + slices]], *captured]
         places = dict(zip([n.storage for n in body.step.operands], given, strict=True))
-        made = [*body.plain.values(lambda n: places[n.storage]), *state]  # noqa: B023
+        made = body.plain.values(lambda n: places[n.storage])  # noqa: B023
         for k, value in found.items():
             if k >= carries:
                 value[t] = made[k]

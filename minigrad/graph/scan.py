@@ -1,20 +1,23 @@
 """Gradients of loops with a carried state (ops/scan.py): a loop the other way round.
 
-Its carries are the gradients of the forward loop's carries. It reads the carries before each step, which the forward
-loop then stores, and computes the step again from them. For the gradients of what all steps read, see scan_totals.
+Its carries are the gradients of the forward loop's carries. It reads the carries before each step, and long sums, which
+the forward loop then stores, and computes the step again from them. For the gradients of what all steps read, see
+scan_totals.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from minigrad.graph.scan_totals import total_of
 from minigrad.ops import build as B
 from minigrad.ops.build_movement import numel
 from minigrad.ops.composite import apart
-from minigrad.ops.node import Node
+from minigrad.ops.node import Node, toposort
+from minigrad.ops.op import Reduction
+from minigrad.ops.products import MATMUL
 from minigrad.ops.scan import Body, body_of, operand
-from minigrad.ops.traced import Traced
+from minigrad.ops.traced import Traced, remade
 
 Gradient = Callable[[Node, Sequence[Node]], list[Node]]
 """The gradients of a Node of one element by others."""
@@ -34,7 +37,8 @@ def scan_gradients(node: Node, grads: Mapping[int, Node], needed: Sequence[bool]
     before = [body.result(body.carries + body.results + k, operands, length, reverse) for k in range(body.carries)]
     starts = [grads[k] if k in grads else B.full_like(operands[k], 0) for k in back.carried]
     sums = [B.full(0, n.shape, n.dtype.compute, n.device) for n in back.added]
-    slices = [*before, *operands[body.carries:body.carries + body.slices], *[grads[k] for k in back.by_step]]
+    kept = [body.result(k, operands, length, reverse) for k in back.kept]
+    slices = [*before, *operands[body.carries:body.carries + body.slices], *[grads[k] for k in back.by_step], *kept]
     captured = operands[body.carries + body.slices:]
     made = back.body([*starts, *sums, *slices, *captured], length, not reverse)
     names = (*back.carried, *[("sum", n) for n in back.added], *back.sliced, *back.factors)
@@ -60,9 +64,10 @@ class _Backward:
     """The loop for gradients by the operands `wanted`, given those of the results `given`.
 
     Its carries are the gradients of float carries (`carried`), and sums of what is `added` up over all steps; by slice
-    it reads `of_steps`: the carries before, the forward loop's slices, and gradients of results that are by step
-    (`by_step`); by slice it gives the gradients of slices (`sliced`), and `factors` of products over all steps. The
-    gradient of a captured operand is one of `totals`.
+    it reads `of_steps`: the carries before, the forward loop's slices, gradients of results that are by step
+    (`by_step`), and results of the forward loop that are not computed again (`kept`); by slice it gives the gradients
+    of slices (`sliced`), and `factors` of products over all steps. The gradient of a captured operand is one of
+    `totals`.
     """
 
     def __init__(self, body: Body, wanted: Sequence[int], given: Sequence[int], gradient: Gradient):
@@ -74,15 +79,26 @@ class _Backward:
         with apart():
             later = [operand(step.operands[k].type) for k in self.carried]
             forward = [operand(n.type) for n in step.operands]
-            results = [operand(((*step.results, *step.operands[:carries])[k]).type) for k in self.by_step]
-            made = step(*forward)
+            results = [operand(body.by_step[k - carries].type) for k in self.by_step]
+            image = dict(zip(step.operands, forward, strict=True))
+            made = remade(step.order, [*step.results[:carries], *body.by_step], image)
+            before = forward[:carries]
             seeds = [(made[k], g) for k, g in zip(self.carried, later, strict=True)]
-            seeds += [(made[k], g) for k, g in zip(self.by_step, results, strict=True) if k < len(made)]
+            seeds += [(made[k], g) for k, g in zip(self.by_step, results, strict=True) if made[k] not in before]
             targets = [*self.carried, *self.sliced, *summed]
             parts = dict(zip(targets, gradient(_inner(seeds), [forward[k] for k in targets]), strict=True))
             for k, g in zip(self.by_step, results, strict=True):
-                if k >= len(made):  # of the carry before a step
-                    parts[k - len(made)] = B.add(parts[k - len(made)], g)
+                if made[k] in before:
+                    at = before.index(made[k])
+                    parts[at] = B.add(parts[at], g)
+            long = [n for n in step.order if _is_long(n)]
+            kept = _met(parts.values(), {image[n]: n for n in long})
+            self.kept = [body.keep(n) for n in kept.values()]
+            given_again = {n: operand(n.type) for n in kept}
+            leaves = {n: n for n in (*later, *forward, *results)}
+            order = [n for n in toposort(*parts.values()) if n not in leaves]
+            parts = dict(zip(parts, remade(order, list(parts.values()), {**leaves, **given_again}), strict=True))
+            results += given_again.values()
             self.of_steps, self.captured = [*forward[:carries + slices], *results], forward[carries + slices:]
             known, room = {*self.of_steps, *self.captured}, sum([int(numel(n.shape)) for n in self.of_steps])
             self.totals = {k: total_of(parts[k], known, MOST_STACKED * room) for k in summed}
@@ -94,6 +110,33 @@ class _Backward:
             results = [*[parts[k] for k in self.carried], *added, *[parts[k] for k in self.sliced], *self.factors]
             operands = [*later, *sums, *self.of_steps, *self.captured]
             self.body = body_of(Traced(operands, results), len(later) + len(sums), len(self.of_steps))
+
+
+LONG = 16
+"""Terms of a sum from which it is kept for the way back."""
+
+
+def _is_long(node: Node) -> bool:
+    """True for sums and products that take longer to compute again than to read."""
+    if node.op is MATMUL:
+        return int(node.inputs[0].shape[-1]) >= LONG
+    return isinstance(node.op.lower, Reduction) and int(numel(node.inputs[0].shape)) >= LONG * int(numel(node.shape))
+
+
+def _met(roots: Iterable[Node], wanted: Mapping[Node, Node]) -> dict[Node, Node]:
+    """Those of `wanted` that roots need, but for what only they need."""
+    found: dict[Node, Node] = {}
+    stack, seen = list(roots), set[Node]()
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node in wanted:
+            found[node] = wanted[node]
+        elif node.storage is None:
+            stack += node.inputs
+    return found
 
 
 def _inner(pairs: Sequence[tuple[Node, Node]]) -> Node:

@@ -7,8 +7,8 @@
 A body is Nodes over operands of known shapes that stand for any: the carries, the slices of this step, and what all
 steps read. Each body is an operation of its own, named by its text. Its Nodes have the operands (carries before the
 first step, all slices `[length, ...]`, captured) and differ in `number`: first the carries after the last step, then
-the results of all steps, then the carries before each step, which gradients read. Those over the same operands are a
-family, which is computed by one loop.
+the results of all steps, then what gradients read: the carries before each step, and what they do not compute again.
+Those over the same operands are a family, which is computed by one loop.
 """
 from __future__ import annotations
 
@@ -53,14 +53,16 @@ def operand(of: Type) -> Node:
 
 class Body:
     """The operation of a loop whose step is `step`, over `carries` carries and `slices` slices, then what is captured;
-    its results are the new carries, then those of the step. `gradients`, `plain` and `kernels` are memos of who
-    differentiates, interprets and schedules it."""
+    its results are the new carries, then those of the step. `by_step` are the Nodes of the step whose values at all
+    steps are a Node of the family, in order. `gradients`, `plain` and `kernels` are memos of who differentiates,
+    interprets and schedules it."""
 
-    __slots__ = ("step", "carries", "slices", "results", "op", "gradients", "plain", "kernels", "_unrolled")
+    __slots__ = ("step", "carries", "slices", "results", "by_step", "op", "gradients", "plain", "kernels", "_unrolled")
 
     def __init__(self, step: Traced, carries: int, slices: int, text: str):
         self.step, self.carries, self.slices = step, carries, slices
         self.results = len(step.results) - carries
+        self.by_step = [*step.results[carries:], *step.operands[:carries]]
         name = f"scan.{sha256(text.encode()).hexdigest()[:16]}"
         self.op = Op(name, self._infer, _by_family, _never, Scan(self))
         self.gradients: dict[Any, Any] = {}
@@ -73,10 +75,16 @@ class Body:
         return [self.result(k, operands, length, reverse) for k in range(self.carries + self.results)]
 
     def result(self, number: int, operands: Sequence[Node], length: Index, reverse: bool) -> Node:
-        """One Node of the family; the carries before each step come after what a call gives."""
+        """One Node of the family; the carries before each step, and what is kept, come after what a call gives."""
         if number < self.carries and length == 0:
             return operands[number]
         return apply(self.op, *operands, length=length, reverse=reverse, number=number)
+
+    def keep(self, node: Node) -> int:
+        """The number of the result that is a Node of the step at all steps."""
+        if node not in self.by_step:
+            self.by_step.append(node)
+        return self.carries + self.by_step.index(node)
 
     def _infer(self, shapes: Sequence[Shape], dtypes: Sequence[DType], *, length: Index, reverse: bool, number: int,
                ) -> tuple[Shape, DType]:
@@ -87,17 +95,18 @@ class Body:
                 raise ShapeError(f"[scan] expected operand {k} as {of.dtype}{list(wanted)}, got {dtype}{list(shape)}")
         if number < self.carries:
             return shapes[number], dtypes[number]
-        made = (*self.step.results[self.carries:], *self.step.operands[:self.carries])[number - self.carries]
+        made = self.by_step[number - self.carries]
         return (length, *made.shape), made.dtype
 
     def unrolled(self, length: int, reverse: bool) -> Any:
         """A function of a loop's operands that gives all its results as the operations of all steps."""
-        found = self._unrolled.get((length, reverse))
+        key = length, reverse, len(self.by_step)
+        found = self._unrolled.get(key)
         if found is None:
             def found(*operands: Node) -> list[Node]:
                 return self._all_steps(operands, length, reverse)
 
-            remember(self._unrolled, (length, reverse), found, 16)
+            remember(self._unrolled, key, found, 16)
         return found
 
     def _all_steps(self, operands: Sequence[Node], length: int, reverse: bool) -> list[Node]:
@@ -105,8 +114,9 @@ class Body:
         captured = operands[self.carries + self.slices:]
         made: list[list[Node]] = []
         for t in reversed(range(length)) if reverse else range(length):
-            results = self.step(*state, *[_slice(x, t) for x in slices], *captured)
-            made.append([*results[self.carries:], *state])
+            results = self.step.images([*self.step.results[:self.carries], *self.by_step],
+                                       [*state, *[_slice(x, t) for x in slices], *captured])
+            made.append(results[self.carries:])
             state = results[:self.carries]
         return [*state, *[_stacked(list(parts)) for parts in zip(*(made[::-1] if reverse else made), strict=True)]]
 

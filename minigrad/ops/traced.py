@@ -19,7 +19,11 @@ class Traced:
 
     def __call__(self, *operands: Node) -> list[Node]:
         """The results as operations over these operands."""
-        return remade(self.order, self.results, dict(zip(self.operands, operands, strict=True)))
+        return self.images(self.results, operands)
+
+    def images(self, nodes: Sequence[Node], operands: Sequence[Node]) -> list[Node]:
+        """Any of its Nodes as operations over these operands."""
+        return remade(self.order, nodes, dict(zip(self.operands, operands, strict=True)))
 
     def text(self) -> str:
         """The operations that make the results of the operands, one a line: equal for equal ones, in every process."""

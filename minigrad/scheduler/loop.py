@@ -110,7 +110,8 @@ class _Loop:
         self.scalars: dict[Any, Scalar] = {}
         self.params: dict[Node, Param] = {}
         slices = [self._slice(x) for x in given[body.carries:body.carries + body.slices]]
-        self.results = body.step(*self.carries, *slices, *given[body.carries + body.slices:])
+        self.results = body.step.images([*body.step.results[:body.carries], *body.by_step],
+                                        [*self.carries, *slices, *given[body.carries + body.slices:]])
 
     def _moved(self, node: Node, is_leaf: Callable[[Node], bool]) -> Node:
         """An operand of the loop over what stands for the Node in memory that it is moved from."""
@@ -134,14 +135,15 @@ class _Loop:
         carried = self.state[:self.body.carries]
         body, wanted = self.body, {n.params["number"]: f"o{k}" for k, n in enumerate(self.nodes)}
         outs = tuple([Param(f"o{k}", n.dtype, n.shape, "out") for k, n in enumerate(self.nodes)])
-        by_step = [k for k in wanted if body.carries <= k < len(self.results)]
+        first = body.carries + body.results  # of the carries before each step
+        by_step = [k for k in wanted if body.carries <= k < first or k >= first + body.carries]
         results = [*self.results[:body.carries], *[self.results[k] for k in by_step]]
         places = self._step(results, target, schedule)
         if places is None:
             return None
         for k, carry in enumerate(carried):
             self.before += self._copied(self.init[k], lambda n: None, carry.name, ())
-            if (number := len(self.results) + k) in wanted:
+            if (number := first + k) in wanted:
                 self.inside.insert(0, _stored(carry, wanted[number], (self.at,)))
         for k in by_step:
             self.inside += self._copied(self.results[k], places.get, wanted[k], (self.at,))
