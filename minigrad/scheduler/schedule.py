@@ -21,6 +21,7 @@ from minigrad.scheduler.fusion import fuse
 from minigrad.scheduler.graph import Graph, bytes_of, numel, resolve
 from minigrad.scheduler.groups import ATTENTIONS, Fusion, peeled
 from minigrad.scheduler.loop import lower_loop, suits_loop
+from minigrad.scheduler.loop_update import stored_over
 from minigrad.scheduler.merge import (
     Merger,
     covers,
@@ -125,6 +126,8 @@ class Scheduler:
         self.steps: list[Step] = []
         self.donated: set[int] = set()
         self.readers: dict[int, set[int]] = {}
+        self.absorbed: set[int] = set()
+        """Fusion groups that kernels of others do."""
         self.lowerings = Lowerings()
 
     def run(self) -> Generator[Kernel, None, Schedule]:
@@ -227,6 +230,8 @@ class Scheduler:
 
     def emit(self, g: int) -> None:
         roots, graph = self.state.groups[g].roots, self.graph
+        if g in self.absorbed:
+            return None
         if graph.nodes[roots[0]].op.name == "copy":
             raise InternalError(f"[schedule] {graph.nodes[roots[0]]} must be realized before")
         if graph.nodes[roots[0]].op.name == "scatter":
@@ -281,9 +286,30 @@ class Scheduler:
             self.add(g, lower(tuple(nodes), self.is_leaf(g)), nodes)
 
     def emit_loop(self, g: int, roots: list[int]) -> None:
-        nodes = {self.graph.nodes[k]: self.slot(k) for k in roots}
-        lowered = lower_loop(tuple(nodes), self.is_leaf(g), self.state.target, schedule)
-        self.add(g, present(lowered, "[schedule] expected a loop with a kernel"), nodes)
+        nodes, target = {self.graph.nodes[k]: k for k in roots}, self.state.target
+        lowered = present(lower_loop(tuple(nodes), self.is_leaf(g), target, schedule),
+                          "[schedule] expected a loop with a kernel")
+        for k in roots:
+            update = self.only_update(g, k)
+            old = -1 if update is None else self.updated(update)
+            over = None if update is None else stored_over(lowered, self.graph.nodes[k], self.graph.nodes[old], target)
+            if over is not None and update is not None:
+                lowered = over
+                self.slot_of[k] = self.place(self.state.group_of[update], update)
+                self.absorbed.add(self.state.group_of[update])
+        self.add(g, lowered, {node: self.slot(k) for node, k in nodes.items()})
+
+    def only_update(self, g: int, k: int) -> int | None:
+        """The assign in place that is all that a result of group `g` is for, if only the two read its target."""
+        readers = self.readers.get(k, set())
+        group = next(iter(readers)) if len(readers) == 1 and k not in self.kept else g
+        if group == g or len(self.state.groups[group].roots) != 1:
+            return None
+        update, = self.state.groups[group].roots
+        if update not in self.in_place or self.graph.nodes[update].op.name != "assign" or not covers(
+                self.state, update) or peeled(self.graph, self.graph.inputs[update][1]) != k:
+            return None
+        return update if self.readers.get(self.updated(update), set()) <= {g, group} else None
 
     def emit_through_buffer(self, g: int, k: int, into: int) -> None:
         """Emits an update in place that goes through buffers: the value or the positions that it computes from the old

@@ -2,6 +2,7 @@
 # mypy: disable-error-code="arg-type,attr-defined,return-value,union-attr"
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -142,6 +143,39 @@ def test_twenty_lengths_in_jit_are_one_plan(name: str, device: str) -> None:
             wanted = [*made, *weighted(made[:-1]).gradient(*state, *rest)]
             for a, b in zip(found, wanted, strict=True):
                 np.testing.assert_allclose(a, b.numpy(), rtol=1e-4, atol=2e-5)
+
+
+WIDE = replace(next(x for x in LOOPS if x.name == "delta"), name="wide", state=((2, 16, 32),),
+               slices=((2, 16), (2, 16), (2, 32), (2,), (2,)))
+
+
+@pytest.mark.parametrize("loop, device", [
+    pytest.param(loop, d, id=f"{loop.name}-{d}") for loop in (*LOOPS, WIDE) for d in DEVICES
+    if d in QUICK or loop.name in ("wide", "lstm")])
+def test_steps_by_a_state_that_is_kept(loop: Loop, device: str) -> None:
+    """As a model decodes: each call of the jit goes on from the state that the last one left in its buffers."""
+    arrays = loop.arrays(6)
+    given, slices, rest = tensors(arrays, device)
+    state = [t.detach().clone().realize() for t in given]
+
+    @jit
+    def step(*xs: Tensor) -> list[Tensor]:
+        made = scanned(loop, state, xs, rest)
+        for old, new in zip(state, made, strict=False):
+            old.assign(new)
+        return made[len(state):]
+
+    with Tensor.no_grad():
+        parts = [[t.numpy() for t in step(*[x[t:t + 1].realize() for x in slices])] for t in range(5)]
+        last = [x[5:6].realize() for x in slices]
+        with minigrad.profile() as ran:
+            parts.append([t.numpy() for t in step(*last)])
+        wanted = scanned(loop, *tensors(arrays, "NUMPY"))
+    found = [*[t.numpy() for t in state], *[np.concatenate(p) for p in zip(*parts, strict=True)]]
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b.numpy(), rtol=2e-5, atol=2e-5)
+    if loop is WIDE and device != "NUMPY":
+        assert [r.name for r in ran.runs] == ["scan"]
 
 
 @pytest.mark.parametrize("device", [name for name in DEVICES if name != "NUMPY"])

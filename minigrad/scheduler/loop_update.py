@@ -1,0 +1,60 @@
+"""Loops with a carried state that store their last carry over the first one: a state that is kept between calls.
+
+    s0 = p0; steps t: ...; o0 = s0; then p0 = o0     ->     s0 = o0; steps t: ...; o0 = s0
+"""
+from __future__ import annotations
+
+from dataclasses import replace
+
+from minigrad.codegen.kernel import Nest, Store
+from minigrad.codegen.lowering.lower import Lowered
+from minigrad.codegen.strategies.scan import accesses_of, choose, independent
+from minigrad.codegen.value_walk import Rewriter
+from minigrad.errors import present
+from minigrad.ops.node import Node
+from minigrad.target import Target
+
+
+def stored_over(lowered: Lowered, last: Node, first: Node, target: Target) -> Lowered | None:
+    """The kernel of a loop that stores the last carry where the first one lies; None where one independent part of it
+    could read what another one has stored."""
+    kernel = lowered.kernel
+    if first not in lowered.nodes:
+        return None
+    steps = present(kernel.steps, "[scan] expected steps")
+    out, source = [kernel.params[lowered.nodes.index(n)] for n in (last, first)]
+    reading = [k for k, nest in enumerate(kernel.nests) for name, _ in accesses_of(nest) if name == source.name]
+    storing = [k for k, nest in enumerate(kernel.nests) for name, _ in accesses_of(nest) if name == out.name]
+    if len(reading) != 1 or len(storing) != 1 or reading[0] >= steps.first or storing[0] < steps.last:
+        return None
+    read, write = _moved(kernel.nests[reading[0]]), _moved(kernel.nests[storing[0]])
+    if read is None or write is None or read[1] != write[0] or source.shape != out.shape:
+        return None
+    if source.dtype is not out.dtype or not _apart(lowered, read[1], target):
+        return None
+    nest = kernel.nests[reading[0]]
+    store = nest.body[0]
+    if not isinstance(store, Store):
+        return None
+    into = Nest(nest.domain, (replace(store, value=Rewriter({}, {source.name: out.name}).value(store.value)),))
+    nests = tuple([into if k == reading[0] else n for k, n in enumerate(kernel.nests)])
+    params = tuple([replace(p, mode="inout") if p is out else p for p in kernel.params if p is not source])
+    nodes = tuple([n for n in lowered.nodes if n is not first])
+    return replace(lowered, kernel=replace(kernel, params=params, nests=nests), nodes=nodes)
+
+
+def _moved(nest: Nest) -> tuple[str, str] | None:
+    """(from, to) of a nest that only copies a buffer, element by element."""
+    s = nest.body[0]
+    loads = [(name, at) for name, at in accesses_of(nest)]
+    if len(nest.body) != 1 or not isinstance(s, Store) or len(loads) != 2 or loads[0][1] != loads[1][1]:
+        return None
+    return loads[1][0], s.param
+
+
+def _apart(lowered: Lowered, carry: str, target: Target) -> bool:
+    """True where each element of the carry belongs to one worker."""
+    axes, plan = independent(lowered.kernel), choose(lowered.kernel, target)
+    if plan is None or any(carry not in a.axes for a in axes):
+        return False
+    return plan.across < 0 or axes[plan.across].extent % plan.lanes == 0
