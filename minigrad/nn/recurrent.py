@@ -9,6 +9,7 @@ from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_number, as_tensor
 from minigrad.mixins.blocks import as_block
 from minigrad.mixins.linalg import projected
+from minigrad.mixins.loops import scan
 from minigrad.nn.module import Layer
 from minigrad.nn.utils.rnn import PackedSequence
 from minigrad.tensor import Tensor
@@ -127,8 +128,8 @@ class _Layers(Layer):
     last layer's states of all steps, as x with directions * hidden_size elements, and the states after the last step,
     [num_layers * directions, N, hidden_size] each (no N if x has none), which is also the form of the states before the
     first one, zeros unless given. Parameters are those of a cell, with `_l0`, `_l0_reverse`, `_l1`, ... added to their
-    names, as in PyTorch. Graphs and plans grow with T, which must be known. A PackedSequence gives one: each sequence
-    ends, and its states stay, after its length.
+    names, as in PyTorch. Graphs and plans grow with T where it is known; with a symbolic one a layer is one loop, for
+    all lengths (`scan`). For a PackedSequence, each sequence ends, and its states stay, after its length.
     """
 
     gates: ClassVar[int]
@@ -168,10 +169,10 @@ class _Layers(Layer):
             steps, last = self._all(inside.where(x.padded, 0), self._states(x.padded, x.padded, state), inside)
             return PackedSequence(steps, x.lengths), last
         name = type(self).__name__
-        if as_tensor(name, x).ndim not in (2, 3) or x.shape[-1] != self.input_size or not isinstance(
-                x.shape[self._time(x)], int) or not x.shape[self._time(x)]:
+        if as_tensor(name, x).ndim not in (2, 3) or x.shape[-1] != self.input_size or \
+                x.shape[self._time(x)] == 0:
             raise ShapeError(f"[{name}] expected x {'[N, T' if self.batch_first else '[T, N'}, {self.input_size}] or "
-                             f"[T, {self.input_size}] with T known and at least 1, got {list(x.shape)}")
+                             f"[T, {self.input_size}] with T at least 1, got {list(x.shape)}")
         steps = x.unsqueeze(1) if x.ndim == 2 else x.transpose(0, 1) if self.batch_first else x
         steps, last = self._all(steps, self._states(x, steps, state), None)
         if x.ndim == 2:
@@ -216,6 +217,8 @@ class _Layers(Layer):
         given = {"inputs": projected(steps, weight_ih, bias_ih), "weight": weight_hh, "bias": bias_hh,
                  "inside": inside, **dict(zip("hc", state, strict=False))}
         there = {name: t for name, t in given.items() if t is not None}
+        if inside is None and not isinstance(steps.shape[0], int):
+            return self._scanned(backward, **there)
         key = type(self), self._kind(), backward, *there
         count = len(steps)
 
@@ -239,6 +242,18 @@ class _Layers(Layer):
                 [inside[at].where(new, old) for new, old in zip(after, state, strict=True)])
             outputs.append(state[0] if inside is None else inside[at].where(state[0], 0))
         return Tensor.stack(*(outputs[::-1] if backward else outputs), *state)
+
+    def _scanned(self, backward: bool, inputs: Tensor, weight: Tensor, h: Tensor, c: Tensor | None = None,
+                 bias: Tensor | None = None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """(states h of all steps, the last state) as one loop."""
+        weight = weight.transpose()
+
+        def step(state: tuple[Tensor, ...], x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+            after = self._step(x, state[0].linear(weight, bias), state)
+            return after, after[0]
+
+        last, states = scan(step, (h,) if c is None else (h, c), inputs, reverse=backward)
+        return states, last
 
     def _kind(self) -> str:
         """The function of a step, where a class has several."""
@@ -286,6 +301,18 @@ class RNN(_Layers):
                  bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False):
         self.nonlinearity = _nonlinear("RNN", nonlinearity)
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
+
+    def _scanned(self, backward: bool, inputs: Tensor, weight: Tensor, h: Tensor, c: Tensor | None = None,
+                 bias: Tensor | None = None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """(states h of all steps, the last state) as one loop."""
+        weight = weight.transpose()
+
+        def step(state: tuple[Tensor, ...], x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+            after = self._step(x, state[0].linear(weight, bias), state)
+            return after, after[0]
+
+        last, states = scan(step, (h,) if c is None else (h, c), inputs, reverse=backward)
+        return states, last
 
     def _kind(self) -> str:
         return self.nonlinearity

@@ -103,7 +103,7 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda: nn.LSTMCell(3, 4)(x(2, 4)), ShapeError, r"\[LSTMCell\] expected x \[N, 3\] or \[3\], got \[2, 4\]"),
     (lambda: nn.LSTMCell(3, 4)(x(2, 3), x(2, 4)), ShapeError, r"\[LSTMCell\] expected a state \(h, c\), got Tensor"),
     (lambda: nn.GRUCell(3, 4)(x(2, 3), x(1, 4)), ShapeError, r"\[GRUCell\] expected a state \[2, 4\] for x \[2, 3\]"),
-    (lambda: nn.LSTM(3, 4)(x(5, 2, 4)), ShapeError, r"\[LSTM\] expected x \[T, N, 3\] or \[T, 3\] with T known"),
+    (lambda: nn.LSTM(3, 4)(x(5, 2, 4)), ShapeError, r"\[LSTM\] expected x \[T, N, 3\] or \[T, 3\] with T at least 1"),
     (lambda: nn.LSTM(3, 4)(x(0, 2, 3)), ShapeError, r"\[LSTM\] expected .* at least 1, got \[0, 2, 3\]"),
     (lambda: nn.LSTM(3, 4)(x(5, 2, 3), x(1, 2, 4)), ShapeError, r"\[LSTM\] expected a state \(h, c\), got Tensor"),
     (lambda: nn.GRU(3, 4, batch_first=True)(x(2, 5, 3), x(2, 2, 4)), ShapeError,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minigrad import Tensor, jit, nn
+from minigrad import Tensor, Variable, jit, nn
 from minigrad.errors import MinigradError, ShapeError
 
 torch = pytest.importorskip("torch", reason="torch is the second opinion here")
@@ -56,6 +56,33 @@ def test_recurrent_layers_end_where_sequences_do(kind: str) -> None:
             results = f(Tensor(values, requires_grad=True))
         for mine, other in zip(results, wanted, strict=True):
             np.testing.assert_allclose(mine.numpy(), other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_lengths_may_be_symbolic(kind: str) -> None:
+    """States and gradients are torch's, and all lengths run one plan."""
+    theirs = getattr(torch.nn, kind)(3, 5, bidirectional=True, batch_first=True)
+    ours, n, traced = as_there(getattr(nn, kind)(3, 5, bidirectional=True, batch_first=True), theirs), \
+        Variable("n", 1, 6), list[int]()
+
+    @jit
+    def run(x: Tensor) -> Any:
+        traced.append(1)
+        steps, last = ours(x)
+        last = last[0] if kind == "LSTM" else last
+        return steps, last, last.square().sum().gradient(ours.weight_hh_l0, ours.weight_ih_l0_reverse, ours.bias_hh_l0)
+
+    for length in (2, 6, 1, 3, 4, 5):
+        steps, last, slopes = run(Tensor(X)[:, :n.bind(length)])
+        there, state = theirs(torch.tensor(X[:, :length]))
+        state = state[0] if kind == "LSTM" else state
+        theirs.zero_grad()
+        state.square().sum().backward()
+        np.testing.assert_allclose(steps.numpy()[:, :length], there.detach().numpy(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(last.numpy(), state.detach().numpy(), rtol=1e-4, atol=1e-5)
+        for found, weight in zip(slopes, ("weight_hh_l0", "weight_ih_l0_reverse", "bias_hh_l0"), strict=True):
+            np.testing.assert_allclose(found.numpy(), getattr(theirs, weight).grad.numpy(), rtol=1e-3, atol=1e-5)
+    assert len(traced) <= 3
 
 
 def test_forms_of_sequences() -> None:
