@@ -98,15 +98,22 @@ class Assistant:
         self.given: dict[str, list[int]] = {}  # the tokens of answers, so that they are not fed again as other ones
 
     def _speculation(self) -> Speculation | None:
-        if self.options.draft is None:
-            return None if self.options.no_speculation else Speculation(PromptLookup())
-        checkpoint, draft = load_model(find_model(self.options.draft), self.options)
+        named, recurrent = self.options.draft, self.session.model.recurrent
+        if named is None:
+            return None if self.options.no_speculation or recurrent else Speculation(PromptLookup())
+        if recurrent:
+            raise FormatError("the model has a recurrent state, which cannot go back to where a guess was wrong; "
+                              "expected no --draft; leave it out")
+        checkpoint, draft = load_model(find_model(named), self.options)
         theirs = find_tokenizer(checkpoint, None)
         ours = self.tokenizer
         if theirs.size != ours.size or any(
                 [theirs.token_bytes(token) != ours.token_bytes(token) for token in range(ours.size)]):
-            raise FormatError(f"{self.options.draft}: its tokens are not those of the model; expected a smaller model "
+            raise FormatError(f"{named}: its tokens are not those of the model; expected a smaller model "
                               "of the same family; check --draft")
+        if draft.recurrent:
+            raise FormatError(f"{named}: it has a recurrent state, which cannot go back to where a guess was wrong; "
+                              "expected a model of attention only; check --draft")
         return Speculation(DraftModel(Session(draft)))
 
     def warm_up(self, progress: Callable[[], object] = lambda: None) -> float:

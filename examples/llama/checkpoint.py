@@ -23,7 +23,7 @@ from minigrad.state.fields import brief
 Weight = Tensor | QuantizedTensor
 DTYPES = ("float32", "float16", "bfloat16", "Q8_0", "Q4_0", "Q4_1")
 """Types that weight matrices can be converted to."""
-KEPT = ("router", "convolution")
+KEPT = ("router", "convolution", "shared_scale")
 """Small matrices, which stay as they are."""
 
 
@@ -95,6 +95,36 @@ def converted(tensors: Mapping[str, Weight], dtype: str) -> dict[str, Weight]:
                 plain, dtype)
         found[name] = weight
     return found
+
+
+def taken(weight: Weight, rows: np.ndarray) -> Weight:
+    """Some rows of a matrix, in this order."""
+    if isinstance(weight, QuantizedTensor):
+        return weight.take_rows(rows)
+    return weight[Tensor(rows.astype(np.int32))].realize()
+
+
+def parted(tensors: dict[str, Weight], config: Config) -> dict[str, Weight]:
+    """The same tensors with the matrices of recurrent layers apart that some files have as one: for each group of heads
+    its query, key, values and gates, and what its heads correct and forget."""
+    sizes = config.recurrence
+    for layer in range(config.layers if sizes else 0):
+        prefix = f"layers.{layer}.delta_"
+        whole, few = tensors.pop(f"{prefix}qkvz", None), tensors.pop(f"{prefix}ba", None)
+        if sizes is None or (whole is None and few is None):
+            continue
+        each, values = sizes.heads // sizes.groups, sizes.heads * sizes.value
+        if whole is not None and whole.shape[:1] == (sizes.channels + values,):
+            rows = np.arange(sizes.channels + values).reshape(sizes.groups, -1)
+            at = np.cumsum([sizes.key, sizes.key, each * sizes.value])
+            query, key, value, gate = [part.reshape(-1) for part in np.split(rows, at, axis=1)]
+            tensors[f"{prefix}qkv"] = taken(whole, np.concatenate([query, key, value]))
+            tensors[f"{prefix}gate"] = taken(whole, gate)
+        if few is not None and few.shape[:1] == (2 * sizes.heads,):
+            pairs = np.arange(2 * sizes.heads).reshape(sizes.groups, 2, each)
+            for kind, name in enumerate(("beta", "alpha")):
+                tensors[prefix + name] = taken(few, pairs[:, kind].reshape(-1))
+    return tensors
 
 
 def reorder(tensors: dict[str, Weight], config: Config) -> dict[str, Weight]:

@@ -9,6 +9,8 @@ from minigrad.state.fields import brief
 
 MAX_HEADS = 16
 """The most times that all heads together can be as wide as the model."""
+MAX_STATE = 1 << 20
+"""The most elements of the state of a head."""
 FACTORS = (1e-6, 1e6)
 """The least and the largest divisor of rotary frequencies."""
 
@@ -29,26 +31,53 @@ class Rope:
     scale: float = 1.0
 
 
+Mixer = Literal["attention", "convolution", "gated delta", "state space"]
+"""The part of a layer that looks at other tokens."""
+
+
 @dataclass(frozen=True)
 class LayerKind:
     """The kind of a layer: `window` is how many of the last tokens attention looks at (None: all), `rope` the number of
-    its rotary embedding (None: it has none), `sparse` says that its feed-forward network is a mixture of experts."""
+    its rotary embedding (None: it has none), `sparse` says that its feed-forward network is a mixture of experts,
+    `feeds` that it has one."""
 
-    mixer: Literal["attention", "convolution"] = "attention"
+    mixer: Mixer = "attention"
     window: int | None = None
     rope: int | None = 0
     sparse: bool = False
+    feeds: bool = True
 
 
 @dataclass(frozen=True)
 class Experts:
     """A mixture of `count` feed-forward networks of `hidden`, of which each token uses `used`, weighed by the softmax
-    of the scores of those it uses (`chosen_only`), or of all of them."""
+    of the scores of those it uses (`chosen_only`), or of all of them; and of one of `shared` that all tokens use (0:
+    there is none)."""
 
     count: int
     used: int
     hidden: int
     chosen_only: bool = True
+    shared: int = 0
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """A state that goes from token to token: for each of `heads` a matrix [key, value]. As many heads share a key as
+    there are heads for each of `groups`: those beside each other, or (`tiled`) every `groups`-th. Before it is a
+    convolution over the last `kernel` tokens."""
+
+    heads: int
+    groups: int
+    key: int
+    value: int
+    kernel: int
+    tiled: bool = False
+
+    @property
+    def channels(self) -> int:
+        """Elements of two kinds of keys and of the values of a token."""
+        return 2 * self.groups * self.key + self.heads * self.value
 
 
 @dataclass(frozen=True)
@@ -58,7 +87,8 @@ class Config:
     `kinds` has one entry for each layer (none: attention to everything). `besides` are tensors that the layers of the
     family must have besides LLaMA's. `attention_scale` multiplies the products of queries and keys (None:
     1/sqrt(head_size)); a cap c turns a score s into c * tanh(s / c). `activation`: "silu", "gelu" (with tanh), or
-    "clamped", gpt-oss's. `convolution`: tokens that a short convolution sees.
+    "clamped", gpt-oss's. `gated_attention`: queries come with as many numbers whose sigmoids the result is multiplied
+    by. `convolution`: tokens that a short convolution sees.
 
     `quantize_activations`: products with quantised matrices round their inputs to signed bytes.
     """
@@ -81,7 +111,9 @@ class Config:
     attention_cap: float | None = None
     output_cap: float | None = None
     embedding_scale: float = 1.0
+    gated_attention: bool = False
     convolution: int = 0
+    recurrence: Recurrence | None = None
     quantize_activations: bool = False
 
     def __post_init__(self) -> None:
@@ -94,6 +126,11 @@ class Config:
         if self.experts is not None and not 1 <= self.experts.used <= self.experts.count:
             raise FormatError(f"expected each token to use 1 to {self.experts.count} experts, got {self.experts.used}; "
                               "download the model again")
+        state = self.recurrence
+        if state is not None and (state.heads % state.groups or state.key * state.value > MAX_STATE):
+            raise FormatError(f"expected heads divisible by groups of keys and states of at most {MAX_STATE} elements, "
+                              f"got {state.heads}, {state.groups} and {state.key} x {state.value}; download the model "
+                              "again")
         if self.kinds and len(self.kinds) != self.layers:
             raise FormatError(f"expected kinds of {self.layers} layers, got {len(self.kinds)}; download the model "
                               "again")

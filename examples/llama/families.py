@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from examples.llama.config import Mixer
 from minigrad.errors import FormatError
 from minigrad.state.fields import brief
 
@@ -50,10 +51,32 @@ _LFM2 = _weights(attention_norm=("attn_norm", "operator_norm"), feed_norm=("ffn_
                  query_norm=("attn_q_norm", "self_attn.q_layernorm"), key_norm=("attn_k_norm", "self_attn.k_layernorm"),
                  convolution=("shortconv.conv", "conv.conv"), convolution_in=("shortconv.in_proj", "conv.in_proj"),
                  convolution_out=("shortconv.out_proj", "conv.out_proj"))
+_GATED_DELTA = {
+    "delta_qkv": ("attn_qkv.weight", "linear_attn.in_proj_qkv.weight"),
+    "delta_gate": ("attn_gate.weight", "linear_attn.in_proj_z.weight"),
+    "delta_beta": ("ssm_beta.weight", "linear_attn.in_proj_b.weight"),
+    "delta_alpha": ("ssm_alpha.weight", "linear_attn.in_proj_a.weight"),
+    "delta_qkvz": ("ssm_in.weight", "linear_attn.in_proj_qkvz.weight"),
+    "delta_ba": ("ssm_ba.weight", "linear_attn.in_proj_ba.weight"),
+    "convolution": ("ssm_conv1d.weight", "linear_attn.conv1d.weight"), "rate": ("ssm_a", "linear_attn.A_log"),
+    "time_step": ("ssm_dt.bias", "linear_attn.dt_bias"), "state_scale": ("ssm_norm.weight", "linear_attn.norm.weight"),
+    "state_out": ("ssm_out.weight", "linear_attn.out_proj.weight"),
+    "feed_norm": ("post_attention_norm.weight", "post_attention_layernorm.weight")}
+_SHARED = _weights(shared_gate=("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
+                   shared_up=("ffn_up_shexp", "mlp.shared_expert.up_proj"),
+                   shared_down=("ffn_down_shexp", "mlp.shared_expert.down_proj"),
+                   shared_scale=("ffn_gate_inp_shexp", "mlp.shared_expert_gate"))
+_MAMBA2 = {
+    "attention_norm": ("attn_norm.weight", "norm.weight"), "state_in": ("ssm_in.weight", "mixer.in_proj.weight"),
+    "convolution": ("ssm_conv1d.weight", "mixer.conv1d.weight"),
+    "convolution_bias": ("ssm_conv1d.bias", "mixer.conv1d.bias"), "rate": ("ssm_a", "mixer.A_log"),
+    "time_step": ("ssm_dt.bias", "mixer.dt_bias"), "skip": ("ssm_d", "mixer.D"),
+    "state_scale": ("ssm_norm.weight", "mixer.norm.weight"), "state_out": ("ssm_out.weight", "mixer.out_proj.weight")}
 _LLAMA = {**_NORMS, **_ATTENTION, **_FEED}
 
 # Of the whole model; the last is behind nothing in Hugging Face's, the others behind "model.".
 _OUTER = _weights(embedding=("token_embd", "embed_tokens"), norm=("output_norm", "norm"), output=("output", "lm_head"))
+_MAMBA2_OUTER = {**_OUTER, **_weights(embedding=("token_embd", "embeddings"), norm=("output_norm", "norm_f"))}
 _LFM2_OUTER = {**_OUTER, **_weights(norm=("token_embd_norm", "embedding_norm"))}
 
 
@@ -67,7 +90,9 @@ class Family:
     norms of Hugging Face's folders. Of every `windows` layers the last one looks at all tokens (0: all have the window,
     if there is one), and layers with one have the rotary base `window_base`, if given; every `plain`-th layer has no
     rotary embedding (0: all have one). Queries of a GGUF file with `wide_scale_layers` layers are divided by the square
-    root of width / heads, not of the size of a head. `truncated_yarn`: see `yarn_factors`.
+    root of width / heads, not of the size of a head. `truncated_yarn`: see `yarn_factors`. `recurrent` is the kind of
+    its layers with a state, of which every `interval`-th is one with attention (0: none); `tiled_heads`: its GGUF files
+    have heads that share a key `groups` apart.
     """
 
     architecture: str
@@ -84,6 +109,15 @@ class Family:
     plain: int = 0
     wide_scale_layers: int = 0
     truncated_yarn: bool = True
+    recurrent: Mixer | None = None
+    interval: int = 0
+    tiled_heads: bool = False
+    gated_attention: bool = False
+
+    @property
+    def attends(self) -> bool:
+        """True where some layers have attention."""
+        return "attention_out" in self.names
 
     @property
     def besides(self) -> frozenset[str]:
@@ -91,7 +125,8 @@ class Family:
         return frozenset(self.names) - frozenset(_LLAMA) - frozenset(self.optional) - _BY_KIND
 
 
-_BY_KIND = frozenset(_EXPERTS) | {"qkv", "gate_up", "convolution", "convolution_in", "convolution_out"}
+_BY_KIND = frozenset({**_EXPERTS, **_SHARED, **_GATED_DELTA, **_MAMBA2}) | {
+    "qkv", "gate_up", "convolution_in", "convolution_out"}
 """Tensors that the model asks for where a layer is of their kind."""
 
 FAMILIES = (
@@ -108,6 +143,15 @@ FAMILIES = (
     Family("gpt-oss", ("gpt_oss",), {**_NORMS, **_ATTENTION, **_BIASES, **_EXPERTS, **_GPT_OSS}, activation="clamped",
            windows=2, truncated_yarn=False),
     Family("lfm2", ("lfm2",), {**_LLAMA, **_LFM2}, outer=_LFM2_OUTER, optional=("query_norm", "key_norm")),
+    Family("qwen3next", ("qwen3_next",), {**_LLAMA, **_HEAD_NORMS, **_EXPERTS, **_SHARED, **_GATED_DELTA},
+           norm_offset=1.0, gated_attention=True, recurrent="gated delta", interval=4),
+    Family("qwen35", ("qwen3_5_text", "qwen3_5"), {**_LLAMA, **_HEAD_NORMS, **_GATED_DELTA}, norm_offset=1.0,
+           gated_attention=True, recurrent="gated delta", interval=4, tiled_heads=True),
+    Family("qwen35moe", ("qwen3_5_moe_text", "qwen3_5_moe"),
+           {**_LLAMA, **_HEAD_NORMS, **_EXPERTS, **_SHARED, **_GATED_DELTA}, norm_offset=1.0, gated_attention=True,
+           recurrent="gated delta", interval=4, tiled_heads=True),
+    Family("mamba2", ("mamba2",), _MAMBA2, outer=_MAMBA2_OUTER, optional=("convolution_bias",),
+           recurrent="state space"),
 )
 
 

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 
 import numpy as np
@@ -52,7 +53,8 @@ class Session:
     """A conversation with a model: the first `position` slots of its cache hold `tokens`.
 
     Few plans run, however long prompts and conversation get: one for a piece of a prompt, of symbolic length, one for a
-    single token, and one for each number of rows that guessed tokens are verified with.
+    single token, and one for each number of rows that guessed tokens are verified with. A model with a recurrent state
+    cannot go back: it forgets everything instead, and guesses nothing.
     """
 
     def __init__(self, model: Llama):
@@ -80,19 +82,22 @@ class Session:
 
     @property
     def position(self) -> int:
-        """The number of tokens that the cache holds. Setting it forgets those from there on."""
+        """The number of tokens that the cache holds. Setting it forgets those from there on, or, of a recurrent model,
+        all of them if there are any."""
         return len(self.tokens)
 
     @position.setter
     def position(self, position: int) -> None:
-        del self.tokens[position:]
+        if position < len(self.tokens):
+            del self.tokens[0 if self.model.recurrent else position:]
 
     def room(self) -> int:
         """The number of further tokens that the cache can take."""
         return self.model.capacity - self.position
 
     def resume(self, tokens: list[int]) -> list[int]:
-        """Forgets what is not the start of `tokens`; returns those that are left to feed, at least the last one."""
+        """Forgets at least what is not the start of `tokens`; returns those that are left to feed: the last one, or
+        more."""
         same = next((at for at, (old, new) in enumerate(zip(self.tokens, tokens, strict=False)) if old != new),
                     min(len(self.tokens), len(tokens)))
         self.position = min(same, len(tokens) - 1)
@@ -110,21 +115,37 @@ class Session:
             if start and stopped():
                 raise Stopped
             piece = tokens[start:start + self.piece]
-            position = self.model.position.bind(self.position)
-            if len(piece) == 1:
-                logits = self._decode(Tensor(np.array(piece, np.int32)), position)
-            else:
-                padded = np.zeros(self.piece, np.int32)
-                padded[:len(piece)] = piece
-                logits = self._prefill(Tensor(padded), self._length.bind(len(piece)), position)
-            values = _checked(logits)
+            with self._whole():
+                values = _checked(self._fed(piece))
             self.tokens += piece
         return values
 
+    def _fed(self, piece: list[int]) -> Tensor:
+        """The logits of what follows a piece."""
+        position = self.model.position.bind(self.position)
+        if len(piece) == 1:
+            return self._decode(Tensor(np.array(piece, np.int32)), position)
+        padded = np.zeros(self.piece, np.int32)
+        padded[:len(piece)] = piece
+        return self._prefill(Tensor(padded), self._length.bind(len(piece)), position)
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """A call that takes what the cache holds further: where it fails, a recurrent state is no longer that of the
+        tokens, which are forgotten."""
+        try:
+            yield
+        except BaseException:
+            self.position = 0 if self.model.recurrent else self.position
+            raise
+
     def verify(self, tokens: list[int]) -> np.ndarray:
-        """Logits of what follows each of the tokens, float32 [n, vocabulary]; only the first one is appended."""
+        """Logits of what follows each of the tokens, float32 [n, vocabulary]; only the first one is appended. Raises
+        MinigradError for several tokens of a recurrent model."""
         if len(tokens) == 1:
             return self.feed(tokens)[None]
+        if self.model.recurrent:
+            raise MinigradError(f"expected one token to verify, got {len(tokens)}; a recurrent state cannot go back")
         run = self._verify.setdefault(len(tokens), jit(self._run_rows))
         values = _checked(run(Tensor(np.array(tokens, np.int32)), self.model.position.bind(self.position)))
         self.tokens.append(tokens[0])
@@ -153,7 +174,8 @@ class Session:
         """Feeds the prompt and yields up to `count` tokens, stopping before one of `ends` and when the cache is full.
 
         Whenever a token is yielded, the cache holds all tokens before it. `speculation` changes the time, never the
-        tokens; of a `constraint` every answer that ends by itself is a whole one, as is one of `count` tokens.
+        tokens, and is not used for a recurrent model; of a `constraint` every answer that ends by itself is a whole
+        one, as is one of `count` tokens.
         """
         start = time.perf_counter()
         rows = self.feed(prompt, stopped)[None]
@@ -161,6 +183,7 @@ class Session:
         self.timing.prefill_seconds += time.perf_counter() - start
         guessed: list[int] = []
         seconds: float | None = None
+        speculation = None if self.model.recurrent else speculation
         if speculation is not None:
             speculation.restart()
         left = min(count, self.room() + 1)  # the last one is not fed

@@ -7,15 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from examples.llama.checkpoint import Checkpoint, Weight, names_of, reorder
-from examples.llama.config import FACTORS, Config, Experts, LayerKind, Rope
+from examples.llama.checkpoint import Checkpoint, Weight, names_of, parted, reorder
+from examples.llama.config import FACTORS, Config, Experts, LayerKind, Mixer, Recurrence, Rope
 from examples.llama.families import GGUF, Family, family_of
 from examples.llama.rope_scaling import yarn_factors
+from minigrad import Tensor
 from minigrad.errors import FormatError
 from minigrad.state import GGUFTensor, gguf_load
 from minigrad.state.fields import Fields, brief
 
 PREFIXES = ("blk.", "", "")
+VECTORS = ("rate", "skip", "state_scale", "shared_scale")
+"""Vectors that some files have as matrices."""
 
 
 def load_gguf(path: Path) -> Checkpoint:
@@ -32,19 +35,23 @@ def load_gguf(path: Path) -> Checkpoint:
     names = names_of(family, GGUF, fields.count("block_count"), stored, PREFIXES, path)
     config = _config(fields, family, stored)
     tensors: dict[str, Weight] = {ours: stored[theirs].stored() for ours, theirs in names.items()}
-    return Checkpoint(config, reorder(tensors, config) if family.interleaved else tensors, path, metadata)
+    for name, tensor in tensors.items():
+        if name.split(".")[-1] in VECTORS and isinstance(tensor, Tensor):
+            tensors[name] = tensor.reshape(-1)
+    tensors = reorder(tensors, config) if family.interleaved else parted(tensors, config)
+    return Checkpoint(config, tensors, path, metadata)
 
 
 def _config(fields: Fields, family: Family, stored: Mapping[str, GGUFTensor]) -> Config:
     width, layers = fields.count("embedding_length"), fields.count("block_count")
-    heads = fields.count("attention.head_count")
-    head_size = fields.count("attention.key_length", 2, 1 << 16, default=width // heads)
+    heads = fields.count("attention.head_count") if family.attends else 1
+    head_size = fields.count("attention.key_length", 2, 1 << 16, default=width // heads) if family.attends else 2
     rows = stored["token_embd.weight"].shape
     experts = _experts(fields, family)
     kinds, kv_heads = _kinds(fields, family, layers, heads, experts is not None)
     scale = 1 / math.sqrt(width / heads) if layers == family.wide_scale_layers else None
     return Config(
-        width, fields.count("feed_forward_length", default=1 if experts else width), layers, heads, kv_heads,
+        width, fields.count("feed_forward_length", 0, default=1 if experts else width), layers, heads, kv_heads,
         rows[0] if rows else 0, fields.count("context_length"), head_size,
         fields.real("attention.layer_norm_rms_epsilon", 0, 1, 1e-5), _ropes(fields, family, head_size, stored), kinds,
         family.besides, experts, family.activation,
@@ -52,7 +59,17 @@ def _config(fields: Fields, family: Family, stored: Mapping[str, GGUFTensor]) ->
         attention_cap=fields.real("attn_logit_softcapping", 0, 1e6, 0.0) or None,
         output_cap=fields.real("final_logit_softcapping", 0, 1e6, 0.0) or None,
         embedding_scale=math.sqrt(width) if family.scaled_embedding else 1.0,
-        convolution=fields.count("shortconv.l_cache", default=1))
+        gated_attention=family.gated_attention, convolution=fields.count("shortconv.l_cache", default=1),
+        recurrence=_recurrence(fields, family))
+
+
+def _recurrence(fields: Fields, family: Family) -> Recurrence | None:
+    if family.recurrent is None:
+        return None
+    heads = fields.count("ssm.time_step_rank")
+    return Recurrence(heads, fields.count("ssm.group_count"), fields.count("ssm.state_size"),
+                      max(fields.count("ssm.inner_size") // heads, 1), fields.count("ssm.conv_kernel"),
+                      family.tiled_heads)
 
 
 def _experts(fields: Fields, family: Family) -> Experts | None:
@@ -63,11 +80,14 @@ def _experts(fields: Fields, family: Family) -> Experts | None:
         raise FormatError(f"{fields.source}: the model has {count} experts; expected none in this family; use another "
                           "model")
     return Experts(count, fields.count("expert_used_count"), fields.count(
-        "expert_feed_forward_length", default=fields.count("feed_forward_length", default=1)))
+        "expert_feed_forward_length", default=fields.count("feed_forward_length", 0, default=1)),
+        shared=fields.count("expert_shared_feed_forward_length") if "shared_gate" in family.names else 0)
 
 
 def _kinds(fields: Fields, family: Family, layers: int, heads: int, sparse: bool) -> tuple[tuple[LayerKind, ...], int]:
     """The kind of each layer, and the number of heads of keys."""
+    if not family.attends:
+        return (LayerKind("state space", rope=None, feeds=False),) * layers, 1
     kv_heads: list[int] = [fields.content.get("attention.head_count_kv", heads)] * layers
     if isinstance(fields.content.get("attention.head_count_kv"), list):  # 0 for layers without attention
         kv_heads = fields.items("attention.head_count_kv", int, length=layers)
@@ -78,13 +98,16 @@ def _kinds(fields: Fields, family: Family, layers: int, heads: int, sparse: bool
         raise FormatError(f"{fields.source}: expected one number of key heads for all layers, got {brief(kv_heads)}; "
                           "use another model")
     window, narrow = fields.count("attention.sliding_window", 0, default=0), _narrow(fields, family, layers)
+    every = fields.count("full_attention_interval", default=family.interval or 1)
     kinds = []
     for layer in range(layers):
         has_window = window > 0 and narrow[layer]
         rope = None if family.plain and (layer + 1) % family.plain == 0 else int(
             has_window and family.window_base is not None)
-        kinds.append(LayerKind("attention" if kv_heads[layer] else "convolution", window if has_window else None, rope,
-                               sparse))
+        mixer: Mixer = "attention" if kv_heads[layer] else "convolution"
+        if family.recurrent and (layer + 1) % every:
+            mixer = family.recurrent
+        kinds.append(LayerKind(mixer, window if has_window else None, rope, sparse))
     return tuple(kinds), most
 
 
@@ -99,6 +122,8 @@ def _narrow(fields: Fields, family: Family, layers: int) -> list[bool]:
 
 def _ropes(fields: Fields, family: Family, head_size: int, stored: Mapping[str, GGUFTensor]) -> tuple[Rope, ...]:
     """The rotary embedding, and that of layers with a window where it differs."""
+    if not family.attends:
+        return ()
     size = fields.count("rope.dimension_count", 2, default=head_size)
     base = fields.real("rope.freq_base", 1, 1e12, 10000.0)
     kind = fields.text("rope.scaling.type", "none")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from examples.llama.checkpoint import Checkpoint, Weight, check_layers, names_of
-from examples.llama.config import FACTORS, Config, Experts, LayerKind, Rope
+from examples.llama.checkpoint import Checkpoint, Weight, check_layers, names_of, parted
+from examples.llama.config import FACTORS, Config, Experts, LayerKind, Mixer, Recurrence, Rope
 from examples.llama.families import HF, Family, family_of
 from examples.llama.rope_scaling import read_rope
 from minigrad import Tensor
@@ -16,7 +16,9 @@ from minigrad.expr import evaluate
 from minigrad.state import safe_load
 from minigrad.state.fields import Fields, brief, read_json, read_text
 
-LAYER_TYPES = ("full_attention", "sliding_attention", "conv")
+MIXERS: dict[str, Mixer] = {"full_attention": "attention", "sliding_attention": "attention", "conv": "convolution",
+                            "linear_attention": "gated delta", "mamba": "state space"}
+"""Names in configurations of what a layer does with other tokens."""
 ACTIVATIONS = {"silu": ("silu", "swish"), "gelu": ("gelu_pytorch_tanh", "gelu_tanh"), "clamped": ("silu",)}
 """Names in configurations of the activation of a family."""
 
@@ -37,8 +39,8 @@ def load_hf(folder: Path, single: Path | None) -> Checkpoint:
     layers = fields.count("num_hidden_layers")
     check_layers(layers, stored, path)
     config = _config(fields, family, layers)
-    outer = next((name.removesuffix("embed_tokens.weight") for name in stored
-                  if name.endswith("embed_tokens.weight")), "model.")
+    embedding = family.outer["embedding"][HF]
+    outer = next((name.removesuffix(embedding) for name in stored if name.endswith(embedding)), "model.")
     output = next((name.removesuffix("lm_head.weight") for name in stored if name.endswith("lm_head.weight")), "")
     prefixes = f"{outer}layers.", outer, output
     if config.experts is not None:
@@ -47,33 +49,47 @@ def load_hf(folder: Path, single: Path | None) -> Checkpoint:
     tensors: dict[str, Weight] = {ours: _of_family(ours, stored[theirs], family) for ours, theirs in names.items()}
     if fields.flag("tie_word_embeddings", fields.flag("tie_embedding", family.scaled_embedding)):
         tensors.pop("output", None)
-    return Checkpoint(config, tensors, folder, _chat_template(folder))
+    return Checkpoint(config, parted(tensors, config), folder, _chat_template(folder))
 
 
 def _config(fields: Fields, family: Family, layers: int) -> Config:
-    width, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
-    head_size = fields.count("head_dim", 2, 1 << 16, default=width // heads)
-    epsilon = fields.real("norm_eps" if "norm_eps" in fields else "rms_norm_eps", 0, 1, 1e-6)
+    width = fields.count("hidden_size")
+    heads = fields.count("num_attention_heads") if family.attends else 1
+    head_size = fields.count("head_dim", 2, 1 << 16, default=width // heads) if family.attends else 2
+    epsilon = fields.real(next((key for key in ("norm_eps", "layer_norm_epsilon") if key in fields), "rms_norm_eps"),
+                          0, 1, 1e-6)
     for name in ("hidden_act", "hidden_activation"):
         if name in fields and fields.text(name) not in ACTIVATIONS[family.activation]:
             raise FormatError(f"{fields.source}: the activation is {brief(fields.text(name))}; expected "
                               f"{ACTIVATIONS[family.activation][0]!r}; use another model")
+    context = fields.count("max_position_embeddings", default=2048 if family.attends else 1 << 20)
     experts = _experts(fields, family)
     scale = fields.real("query_pre_attn_scalar", *FACTORS, default=0.0) if family.wide_scale_layers else 0
+    kv_heads = fields.count("num_key_value_heads", default=heads) if family.attends else 1
     return Config(
-        width, _hidden(fields), layers, heads, fields.count("num_key_value_heads", default=heads),
-        fields.count("vocab_size"), fields.count("max_position_embeddings", default=2048), head_size, epsilon,
-        _ropes(fields, family, head_size), _kinds(fields, family, layers, experts is not None), family.besides, experts,
-        family.activation, scale ** -0.5 if scale else None,
+        width, _hidden(fields), layers, heads, kv_heads, fields.count("vocab_size"), context, head_size, epsilon,
+        _ropes(fields, family, head_size, context), _kinds(fields, family, layers, experts is not None), family.besides,
+        experts, family.activation, scale ** -0.5 if scale else None,
         attention_cap=fields.real("attn_logit_softcapping", 0, 1e6, 0.0) or None,
         output_cap=fields.real("final_logit_softcapping", 0, 1e6, 0.0) or None,
         embedding_scale=math.sqrt(width) if family.scaled_embedding else 1.0,
-        convolution=fields.count("conv_L_cache", default=1))
+        gated_attention=family.gated_attention, convolution=fields.count("conv_L_cache", default=1),
+        recurrence=_recurrence(fields, family))
+
+
+def _recurrence(fields: Fields, family: Family) -> Recurrence | None:
+    names = {"gated delta": ("linear_num_value_heads", "linear_num_key_heads", "linear_key_head_dim",
+                             "linear_value_head_dim", "linear_conv_kernel_dim"),
+             "state space": ("num_heads", "n_groups", "state_size", "head_dim", "conv_kernel")}
+    if family.recurrent is None:
+        return None
+    heads, groups, key, value, kernel = [fields.count(name) for name in names[family.recurrent]]
+    return Recurrence(heads, groups, key, value, kernel)
 
 
 def _hidden(fields: Fields) -> int:
     """The width of feed-forward networks, which LFM2's files state before it is made smaller."""
-    hidden = fields.count("block_ff_dim" if "block_ff_dim" in fields else "intermediate_size")
+    hidden = fields.count("block_ff_dim" if "block_ff_dim" in fields else "intermediate_size", default=1)
     if not fields.flag("block_auto_adjust_ff_dim", False):
         return hidden
     step = fields.count("block_multiple_of", default=256)
@@ -90,7 +106,8 @@ def _experts(fields: Fields, family: Family) -> Experts | None:
                           "model")
     hidden = fields.count("moe_intermediate_size" if "moe_intermediate_size" in fields else "intermediate_size")
     return Experts(count, fields.count("num_experts_per_tok"), hidden,
-                   family.activation == "clamped" or fields.flag("norm_topk_prob", False))
+                   family.activation == "clamped" or fields.flag("norm_topk_prob", "shared_gate" in family.names),
+                   fields.count("shared_expert_intermediate_size") if "shared_gate" in family.names else 0)
 
 
 def _kinds(fields: Fields, family: Family, layers: int, sparse: bool) -> tuple[LayerKind, ...]:
@@ -107,19 +124,24 @@ def _kinds(fields: Fields, family: Family, layers: int, sparse: bool) -> tuple[L
     kinds = []
     for layer, name in enumerate(types):
         has_window = name == "sliding_attention" and window > 0
-        rope = int(has_window and family.window_base is not None) if plain[layer] else None
-        kinds.append(LayerKind("convolution" if name == "conv" else "attention", window if has_window else None, rope,
-                               sparse and layer not in dense and (layer + 1) % step == 0))
+        rope = int(has_window and family.window_base is not None) if plain[layer] and family.attends else None
+        kinds.append(LayerKind(MIXERS[name], window if has_window else None, rope,
+                               sparse and layer not in dense and (layer + 1) % step == 0, "feed_norm" in family.names))
     return tuple(kinds)
 
 
 def _types(fields: Fields, family: Family, layers: int, window: int) -> list[str]:
-    """One of LAYER_TYPES for each layer."""
-    if "layer_types" in fields:
+    """One of MIXERS for each layer."""
+    if not family.attends:
+        names = ["mamba"] * layers
+    elif "layer_types" in fields:
         names = fields.items("layer_types", str, length=layers)
     elif "full_attn_idxs" in fields:
         full = fields.items("full_attn_idxs", int)
         names = ["full_attention" if layer in full else "conv" for layer in range(layers)]
+    elif family.recurrent:
+        every = fields.count("full_attention_interval", default=family.interval)
+        names = ["full_attention" if layer % every == every - 1 else "linear_attention" for layer in range(layers)]
     elif not window:
         names = ["full_attention"] * layers
     else:
@@ -127,19 +149,22 @@ def _types(fields: Fields, family: Family, layers: int, window: int) -> list[str
         first = fields.count("max_window_layers", 0, default=0)
         names = ["sliding_attention" if layer >= first and layer % every < every - 1 else "full_attention"
                  for layer in range(layers)]
-    wrong = next((name for name in names if name not in LAYER_TYPES), None)
-    if wrong is not None or ("conv" in names and "convolution" not in family.names):
-        raise FormatError(f"{fields.source}: a layer is of kind {brief(wrong or 'conv')}; expected one of "
-                          f"{', '.join(LAYER_TYPES)} that the family has; use another model")
+    known = [name for name, mixer in MIXERS.items() if (mixer == "attention" and family.attends) or mixer == (
+        family.recurrent or ("convolution" if "convolution" in family.names else None))]
+    wrong = next((name for name in names if name not in known), None)
+    if wrong is not None:
+        raise FormatError(f"{fields.source}: a layer is of kind {brief(wrong)}; expected one of {', '.join(known)}; "
+                          "use another model")
     return names
 
 
-def _ropes(fields: Fields, family: Family, head_size: int) -> tuple[Rope, ...]:
+def _ropes(fields: Fields, family: Family, head_size: int, context: int) -> tuple[Rope, ...]:
     """The rotary embedding, and that of layers with a window where it differs. Files of before 2026 have the scaling in
     `rope_scaling` and the base apart from it."""
+    if not family.attends:
+        return ()
     scaling = fields.inner("rope_parameters" if "rope_parameters" in fields else "rope_scaling")
     whole = scaling.inner("full_attention") if "full_attention" in scaling else scaling
-    context = fields.count("max_position_embeddings", default=2048)
     content = dict(whole.content)
     if "original_max_position_embeddings" in fields:
         content.setdefault("original_max_position_embeddings", fields.count("original_max_position_embeddings"))
@@ -190,7 +215,12 @@ def _turned(whole: Tensor, start: int | None, axis: int) -> Tensor:
 
 def _of_family(name: str, tensor: Tensor, family: Family) -> Tensor:
     """A tensor as the model takes it."""
-    if name.endswith("norm") and family.norm_offset and tensor.dtype.is_float:
+    kind = name.split(".")[-1]
+    if kind == "rate":
+        return (-tensor.float().exp()).realize()
+    if kind == "shared_scale" and len(tensor.shape) == 2 and tensor.shape[0] == 1:
+        return tensor.reshape(-1)
+    if kind.endswith("norm") and family.norm_offset and tensor.dtype.is_float:
         return (tensor.float() + family.norm_offset).realize()
     if name.endswith("convolution") and len(tensor.shape) == 3:
         return tensor.reshape(tensor.shape[0], -1) if tensor.shape[1] == 1 else tensor

@@ -113,7 +113,10 @@ def _gguf_needs(path: Path, context: int) -> Needs:
     prefix = fields.text("general.architecture")
     listed = fields.content.get(f"{prefix}.attention.head_count_kv")
     per_layer = listed if isinstance(listed, list | tuple) else None  # hybrids have layers without a cache
-    layers, heads = (fields.count(f"{prefix}.{key}") for key in ("block_count", "attention.head_count"))
+    heads = fields.count(f"{prefix}.attention.head_count", 0)
+    if not heads:  # nothing is kept of a token
+        return Needs(weights, elements, 0, context)
+    layers = fields.count(f"{prefix}.block_count") // fields.count(f"{prefix}.full_attention_interval", default=1)
     keys = sum(per_layer) if per_layer is not None else layers * fields.count(
         f"{prefix}.attention.head_count_kv", default=heads)
     width = fields.count(f"{prefix}.embedding_length")
@@ -135,9 +138,13 @@ def _folder_needs(path: Path, context: int) -> Needs | None:
     if found is None or path.suffix == ".bin":
         return Needs(weights, weights // 4, 0, context) if files else None
     fields = read_json(folder / found)
+    fields = fields.inner("text_config") if "text_config" in fields else fields
     width, layers, heads, keys, most, dtype = names[found]
     stored = 4 if dtype and fields.text("dtype", fields.text(dtype, "float32")) == "float32" else 2
     count = fields.count(heads)
     head = fields.count("head_dim", default=fields.count(width) // count)
-    token = 2 * fields.count(layers) * fields.count(keys, default=count) * head * CACHE_BYTES
+    kinds = fields.content.get("layer_types")
+    attending = fields.count(layers) if not isinstance(kinds, list) else len(
+        [kind for kind in kinds if kind in ("full_attention", "sliding_attention")])
+    token = 2 * attending * fields.count(keys, default=count) * head * CACHE_BYTES
     return Needs(weights, weights // stored, token, min(context, fields.count(most, default=MAX_COUNT)))

@@ -7,11 +7,13 @@ besides is asked of the `Config`, or is there because the checkpoint has a tenso
 """
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from examples.llama.checkpoint import Weight
-from examples.llama.config import Config, LayerKind, Rope
-from minigrad import Tensor, Variable
+from examples.llama.config import Config, LayerKind, Mixer, Recurrence, Rope
+from minigrad import Tensor, Variable, scan
 from minigrad.errors import FormatError
 from minigrad.expr import Index, emax, evaluate
 from minigrad.state import QuantizedTensor
@@ -132,11 +134,12 @@ class Attention:
         self.window = None if kind.window is None or kind.window >= capacity else kind.window
         size, width = config.head_size, config.width
         queries, keys = config.heads * size, config.kv_heads * size
+        self.out = weights.matrix("attention_out", width, queries)
         self.fused = weights.has("qkv")
+        queries *= 2 if config.gated_attention else 1
         names = {"qkv": queries + 2 * keys} if self.fused else {"query": queries, "key": keys, "value": keys}
         self.projections = [(weights.matrix(name, rows, width), weights.extra(f"{name}_bias", rows))
                             for name, rows in names.items()]
-        self.out = weights.matrix("attention_out", width, queries)
         self.out_bias = weights.extra("attention_out_bias", width)
         self.query_norm, self.key_norm = weights.extra("query_norm", size), weights.extra("key_norm", size)
         self.sinks = weights.extra("sinks", config.heads)
@@ -147,7 +150,7 @@ class Attention:
     def __call__(self, x: Tensor, tables: Tables, position: Index) -> Tensor:
         """x [n, width] -> [n, width]."""
         config, n = self.config, x.shape[0]
-        query, key, value = self.project(x)
+        query, key, value, gate = self.project(x)
         if self.query_norm is not None:
             query = rms_norm(query, self.query_norm, config.epsilon)
         if self.key_norm is not None:
@@ -164,18 +167,22 @@ class Attention:
         mixed = query.scaled_dot_product_attention(
             keys, values, is_causal=True, causal_offset=position - start, enable_gqa=True, window=self.window,
             scale=config.attention_scale, softcap=config.attention_cap, sinks=self.sinks)
+        mixed = mixed if gate is None else mixed * gate.sigmoid()
         return biased(linear(mixed.transpose(0, 1).reshape(n, -1), self.out, config), self.out_bias)
 
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x [n, width] -> queries [heads, n, head_size], keys and values [kv_heads, n, head_size]."""
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """x [n, width] -> queries [heads, n, head_size], keys and values [kv_heads, n, head_size], and a gate, if there
+        is one, of the shape of the queries."""
         config, n = self.config, x.shape[0]
         parts = [biased(linear(x, matrix, config), bias) for matrix, bias in self.projections]
         if self.fused:
             queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
             parts = [parts[0][:, :queries], parts[0][:, queries:queries + keys], parts[0][:, queries + keys:]]
-        query, key, value = [part.reshape(n, heads, config.head_size).transpose(0, 1) for part, heads in
+        query, key, value = [part.reshape(n, heads, -1).transpose(0, 1) for part, heads in
                              zip(parts, (config.heads, config.kv_heads, config.kv_heads), strict=True)]
-        return query, key, value
+        if not config.gated_attention:
+            return query, key, value, None
+        return query[:, :, :config.head_size], key, value, query[:, :, config.head_size:]
 
     def caches(self) -> list[Tensor]:
         return [self.cached_keys, self.cached_values]
@@ -214,6 +221,149 @@ class ShortConvolution:
         return [self.cached]
 
 
+class State:
+    """The state of a recurrent layer after all tokens so far: the last inputs of its convolution [kernel - 1, channels]
+    and the matrices of its heads [heads, key, value]. It cannot go back. At position 0 it is zeros, whatever is in
+    memory.
+    """
+
+    def __init__(self, sizes: Recurrence, weights: Weights):
+        self.sizes = sizes
+        self.filter = weights.table("convolution", sizes.channels, sizes.kernel)
+        self.bias = weights.extra("convolution_bias", sizes.channels)
+        self.inputs = Tensor.zeros(sizes.kernel - 1, sizes.channels).contiguous()
+        self.matrices = Tensor.zeros(sizes.heads, sizes.key, sizes.value).contiguous()
+
+    def convolved(self, x: Tensor, position: Index) -> Tensor:
+        """x [n, channels] -> silu of the convolution of each channel over tokens, [n, channels]."""
+        sizes, n = self.sizes, x.shape[0]
+        before = self.started(position).where(self.inputs, 0).cat(x, dim=0)
+        self.inputs.assign(before[n:n + sizes.kernel - 1])
+        return biased(sum([before[k:k + n] * self.filter[:, k] for k in range(1, sizes.kernel)],
+                          before[:n] * self.filter[:, 0]), self.bias).silu()
+
+    def scanned(self, step: Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, Tensor]], tokens: tuple[Tensor, ...],
+                position: Index) -> Tensor:
+        """The results of the step of each token, [n, heads, value], by `step`(matrices, what there is of the token) ->
+        (matrices after it, result)."""
+        matrices, results = scan(step, self.started(position).where(self.matrices, 0), tokens)
+        self.matrices.assign(matrices)
+        return results
+
+    def started(self, position: Index) -> Tensor:
+        """True where there are tokens before `position`, [1]."""
+        return Tensor.arange(1) + position > 0
+
+    def of_heads(self, keys: Tensor) -> Tensor:
+        """Keys [n, groups * key] as they are shared by heads, [n, heads, key]."""
+        sizes, n = self.sizes, keys.shape[0]
+        each = sizes.heads // sizes.groups
+        axis, whole = (1, (n, each, sizes.groups, -1)) if sizes.tiled else (2, (n, sizes.groups, each, -1))
+        split = keys.reshape(n, sizes.groups, sizes.key).unsqueeze(axis)
+        return split.expand(*whole).reshape(n, sizes.heads, sizes.key)
+
+
+def recurrence_of(config: Config) -> Recurrence:
+    """The sizes of the state. Raises FormatError where there are none."""
+    if config.recurrence is None:
+        raise FormatError("expected the sizes of a recurrent layer; download the model again")
+    return config.recurrence
+
+
+class GatedDelta:
+    """A memory of values by keys, which decays, and in which what a key stands for is corrected, not added to: the
+    layers without attention of Qwen3-Next and Qwen3.5.
+
+    https://arxiv.org/abs/2412.06464
+    """
+
+    def __init__(self, config: Config, kind: LayerKind, weights: Weights, capacity: int):
+        self.config, sizes, width = config, recurrence_of(config), config.width
+        heads, values = sizes.heads, sizes.heads * sizes.value
+        self.state = State(sizes, weights)
+        self.into = weights.matrix("delta_qkv", sizes.channels, width)
+        self.gate = weights.matrix("delta_gate", values, width)
+        self.correction, self.decay = (weights.matrix(f"delta_{name}", heads, width) for name in ("beta", "alpha"))
+        self.rate, self.time_step = weights.vector("rate", heads), weights.vector("time_step", heads)
+        self.scale = weights.vector("state_scale", sizes.value)
+        self.out = weights.matrix("state_out", width, values)
+
+    def __call__(self, x: Tensor, tables: Tables, position: Index) -> Tensor:
+        """x [n, width] -> [n, width]."""
+        config, state, n = self.config, self.state, x.shape[0]
+        sizes = state.sizes
+        mixed = state.convolved(linear(x, self.into, config), position)
+        keys = sizes.groups * sizes.key
+        query, key = [unit(state.of_heads(mixed[:, start:start + keys])) for start in (0, keys)]
+        value = mixed[:, 2 * keys:].reshape(n, sizes.heads, sizes.value)
+        correction = linear(x, self.correction, config).sigmoid()
+        decay = (self.rate * (linear(x, self.decay, config) + self.time_step).softplus()).exp()
+
+        def step(memory: Tensor, token: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+            query, key, value, correction, decay = token
+            memory = memory * decay.reshape(-1, 1, 1)
+            wrong = value - (memory * key.unsqueeze(2)).sum(1)
+            memory = memory + key.unsqueeze(2) * (wrong * correction.unsqueeze(1)).unsqueeze(1)
+            return memory, (memory * query.unsqueeze(2)).sum(1)
+
+        found = state.scanned(step, (query * sizes.key ** -0.5, key, value, correction, decay), position)
+        gate = linear(x, self.gate, config).reshape(n, sizes.heads, sizes.value)
+        return linear((rms_norm(found, self.scale, config.epsilon) * gate.silu()).reshape(n, -1), self.out, config)
+
+    def caches(self) -> list[Tensor]:
+        return [self.state.inputs, self.state.matrices]
+
+
+def unit(x: Tensor) -> Tensor:
+    """Vectors of length 1."""
+    return x * ((x * x).sum(-1, keepdim=True) + 1e-6).rsqrt()
+
+
+class StateSpace:
+    """A state that decays as fast as each token says: the layers of Mamba 2, which have nothing else.
+
+    https://arxiv.org/abs/2405.21060
+    """
+
+    def __init__(self, config: Config, kind: LayerKind, weights: Weights, capacity: int):
+        self.config, sizes = config, recurrence_of(config)
+        heads, self.values = sizes.heads, sizes.heads * sizes.value
+        self.state = State(sizes, weights)
+        self.into = weights.matrix("state_in", self.values + sizes.channels + heads, config.width)
+        self.rate, self.time_step = weights.vector("rate", heads), weights.vector("time_step", heads)
+        self.skip = weights.vector("skip", heads)
+        self.scale = weights.vector("state_scale", self.values)
+        self.out = weights.matrix("state_out", config.width, self.values)
+
+    def __call__(self, x: Tensor, tables: Tables, position: Index) -> Tensor:
+        """x [n, width] -> [n, width]."""
+        config, state, values, n = self.config, self.state, self.values, x.shape[0]
+        sizes = state.sizes
+        parts = linear(x, self.into, config)
+        gate, time = parts[:, :values], (parts[:, values + sizes.channels:] + self.time_step).softplus()
+        mixed = state.convolved(parts[:, values:values + sizes.channels], position)
+        keys = sizes.groups * sizes.key
+        value = mixed[:, :values].reshape(n, sizes.heads, sizes.value)
+        key, query = [state.of_heads(mixed[:, start:start + keys]) for start in (values, values + keys)]
+
+        def step(memory: Tensor, token: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+            query, key, value, decay = token
+            memory = memory * decay.reshape(-1, 1, 1) + key.unsqueeze(2) * value.unsqueeze(1)
+            return memory, (memory * query.unsqueeze(2)).sum(1)
+
+        found = state.scanned(step, (query, key, value * time.unsqueeze(2), (self.rate * time).exp()), position)
+        found = (found + self.skip.unsqueeze(1) * value).reshape(n, values) * gate.silu()
+        normed = found.reshape(n, sizes.groups, -1).rmsnorm(eps=config.epsilon).reshape(n, values) * self.scale
+        return linear(normed, self.out, config)
+
+    def caches(self) -> list[Tensor]:
+        return [self.state.inputs, self.state.matrices]
+
+
+MIXERS: dict[Mixer, type[Attention | ShortConvolution | GatedDelta | StateSpace]] = {
+    "attention": Attention, "convolution": ShortConvolution, "gated delta": GatedDelta, "state space": StateSpace}
+
+
 def activated(gate: Tensor, up: Tensor, activation: str) -> Tensor:
     """The inner results of a feed-forward network as one, e.g. silu(gate) * up."""
     if activation == "clamped":
@@ -225,19 +375,19 @@ def activated(gate: Tensor, up: Tensor, activation: str) -> Tensor:
 class FeedForward:
     """SwiGLU: (silu(x gate) * x up) down. https://arxiv.org/abs/2002.05202"""
 
-    def __init__(self, config: Config, weights: Weights):
-        self.config = config
-        self.fused = weights.matrix("gate_up", 2 * config.hidden, config.width) if weights.has("gate_up") else None
+    def __init__(self, config: Config, weights: Weights, hidden: int, prefix: str = ""):
+        self.config, self.hidden = config, hidden
+        self.fused = weights.matrix("gate_up", 2 * hidden, config.width) if weights.has("gate_up") else None
         if self.fused is None:
-            self.gate = weights.matrix("gate", config.hidden, config.width)
-            self.up = weights.matrix("up", config.hidden, config.width)
-        self.down = weights.matrix("down", config.width, config.hidden)
+            self.gate = weights.matrix(f"{prefix}gate", hidden, config.width)
+            self.up = weights.matrix(f"{prefix}up", hidden, config.width)
+        self.down = weights.matrix(f"{prefix}down", config.width, hidden)
 
     def __call__(self, x: Tensor) -> Tensor:
         config = self.config
         if self.fused is not None:
             both = linear(x, self.fused, config)
-            gate, up = both[:, :config.hidden], both[:, config.hidden:]
+            gate, up = both[:, :self.hidden], both[:, self.hidden:]
         else:
             gate, up = linear(x, self.gate, config), linear(x, self.up, config)
         return linear(activated(gate, up, config.activation), self.down, config)
@@ -259,6 +409,8 @@ class MixtureOfExperts:
         self.gate = self.part(weights, "gate", experts.hidden, config.width)
         self.up = self.part(weights, "up", experts.hidden, config.width)
         self.down = self.part(weights, "down", config.width, experts.hidden)
+        self.shared = FeedForward(config, weights, experts.shared, "shared_") if experts.shared else None
+        self.shared_scale = weights.vector("shared_scale", config.width) if experts.shared else None
 
     def part(self, weights: Weights, name: str, rows: int, columns: int) -> tuple[Weight, Tensor | None]:
         """The matrices, and biases if there are any, of one product of all experts."""
@@ -274,7 +426,10 @@ class MixtureOfExperts:
         each = x.unsqueeze(1)
         inner = activated(self.product(each, self.gate, chosen), self.product(each, self.up, chosen),
                           self.config.activation)
-        return (self.product(inner, self.down, chosen) * shares.unsqueeze(-1)).sum(1)
+        mixed = (self.product(inner, self.down, chosen) * shares.unsqueeze(-1)).sum(1)
+        if self.shared is None or self.shared_scale is None:
+            return mixed
+        return mixed + self.shared(x) * (x * self.shared_scale).sum(1, keepdim=True).sigmoid()
 
     def product(self, x: Tensor, part: tuple[Weight, Tensor | None], chosen: Tensor) -> Tensor:
         """x [n, 1 or used, columns] times the matrices of the experts `chosen` [n, used]: [n, used, rows]."""
@@ -294,17 +449,21 @@ class Layer:
     def __init__(self, config: Config, kind: LayerKind, weights: Weights, capacity: int):
         self.epsilon, self.rope = config.epsilon, kind.rope
         self.attention_norm = weights.vector("attention_norm", config.width)
-        mixer = Attention if kind.mixer == "attention" else ShortConvolution
-        self.mixer = mixer(config, kind, weights, capacity)
+        self.mixer = MIXERS[kind.mixer](config, kind, weights, capacity)
         self.post_attention_norm = weights.extra("post_attention_norm", config.width)
-        self.feed_norm = weights.vector("feed_norm", config.width)
-        self.feed_forward = MixtureOfExperts(config, weights) if kind.sparse else FeedForward(config, weights)
-        self.post_feed_norm = weights.extra("post_feed_norm", config.width)
+        self.feed_forward: FeedForward | MixtureOfExperts | None = None
+        if kind.feeds:
+            self.feed_norm = weights.vector("feed_norm", config.width)
+            self.feed_forward = MixtureOfExperts(config, weights) if kind.sparse else FeedForward(
+                config, weights, config.hidden)
+            self.post_feed_norm = weights.extra("post_feed_norm", config.width)
 
     def __call__(self, x: Tensor, tables: list[tuple[Tensor, Tensor]], position: Index) -> Tensor:
         rope = None if self.rope is None else tables[self.rope]
         mixed = self.mixer(rms_norm(x, self.attention_norm, self.epsilon), rope, position)
         x = x + self.after(mixed, self.post_attention_norm)
+        if self.feed_forward is None:
+            return x
         fed = self.feed_forward(rms_norm(x, self.feed_norm, self.epsilon))
         return x + self.after(fed, self.post_feed_norm)
 
@@ -330,6 +489,7 @@ class Llama:
                        for layer in range(config.layers)]
         self.norm = weights.vector("norm", config.width)
         self.tables = [rotary_table(rope, config.head_size, self.capacity) for rope in config.ropes]
+        self.recurrent = any([isinstance(layer.mixer, GatedDelta | StateSpace) for layer in self.layers])
         self.position = Variable("position", 0, self.capacity - 1)
         self.length = Variable("length", 2, max(2, self.capacity))
 

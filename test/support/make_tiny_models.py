@@ -28,6 +28,10 @@ COMMON = {"hidden_size": WIDTH, "intermediate_size": HIDDEN, "num_hidden_layers"
           "num_key_value_heads": KEYS, "vocab_size": VOCABULARY, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
           "tie_word_embeddings": False, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
+ATTENDING = ("intermediate_size", "num_attention_heads", "num_key_value_heads", "max_position_embeddings",
+             "rms_norm_eps")
+"""What models without attention do not have."""
+
 
 def rope(kind: str = "default", theta: float = 100.0, **more: Any) -> dict[str, Any]:
     return {"rope_type": kind, "rope_theta": theta, **more}
@@ -36,6 +40,9 @@ def rope(kind: str = "default", theta: float = 100.0, **more: Any) -> dict[str, 
 YARN = rope("yarn", factor=4.0, beta_fast=8.0, beta_slow=1.0, truncate=False, original_max_position_embeddings=16)
 LONG = rope("longrope", short_factor=[1.0, 1.1, 1.2], long_factor=[1.5, 2.5, 4.0], original_max_position_embeddings=16,
             partial_rotary_factor=0.75)
+DELTA = ["linear_attention"] * 3 + ["full_attention"]
+STATE = {"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 6, "linear_value_head_dim": 8,
+         "linear_conv_kernel_dim": 4}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {"rope_parameters": rope("llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
                                                 original_max_position_embeddings=16)}),
@@ -61,22 +68,36 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2": ("Lfm2", {"rope_parameters": rope(), "layer_types": ["conv", "full_attention", "conv", "conv"],
                       "conv_L_cache": 3, "norm_eps": 1e-5, "tie_word_embeddings": True,
                       "block_auto_adjust_ff_dim": False}),
+    "qwen3next": ("Qwen3Next", {"rope_parameters": rope(partial_rotary_factor=0.5), "head_dim": 16,
+                                "layer_types": DELTA, "num_experts": 4, "num_experts_per_tok": 2,
+                                "moe_intermediate_size": 8, "shared_expert_intermediate_size": 12,
+                                "mlp_only_layers": [], **STATE}),
+    "qwen35": ("Qwen3_5", {"rope_parameters": rope(partial_rotary_factor=0.5), "head_dim": 16, "layer_types": DELTA,
+                           "intermediate_size": 32, **STATE}),
+    "mamba2": ("Mamba2", {"num_heads": 8, "head_dim": 8, "state_size": 6, "n_groups": 2, "expand": 2, "conv_kernel": 4,
+                          "layer_norm_epsilon": 1e-5, "num_hidden_layers": 3}),
 }
 """Families, some in two forms: transformers' class and what the configuration says besides COMMON."""
+
+
+OFFSET = ("gemma2", "gemma3", "qwen3next", "qwen35")
+"""Models whose norms are kept less 1."""
 
 
 def make(name: str) -> tuple[Any, Any]:
     """The model and its configuration."""
     prefix, more = MODELS[name]
-    kind = "Gemma3Text" if prefix == "Gemma3" else prefix
-    config = getattr(transformers, f"{kind}Config")(**{**COMMON, **more, "attn_implementation": "eager"})
+    kind = f"{prefix}Text" if prefix in ("Gemma3", "Qwen3_5") else prefix
+    common = {key: value for key, value in COMMON.items() if name != "mamba2" or key not in ATTENDING}
+    config = getattr(transformers, f"{kind}Config")(**{**common, **more, "attn_implementation": "eager"})
     torch.manual_seed(sum(map(ord, name)))
     model = getattr(transformers, f"{prefix}ForCausalLM")(config).eval().float()
     with torch.no_grad():
         for key, tensor in model.named_parameters():
             values = torch.randn(tensor.shape) * scale_of(key, tensor, name)
-            if key.endswith("norm.weight") or "layernorm" in key:
-                values = values + (0.0 if name.startswith("gemma") else 1.0)
+            if key.endswith(("norm.weight", "norm_f.weight")) or "layernorm" in key:
+                offset = name in OFFSET and not key.endswith("linear_attn.norm.weight")
+                values = values + (0.0 if offset else 1.0)
             tensor.copy_(values.bfloat16().float())
     return model, config
 
@@ -98,9 +119,10 @@ def logits_of(model: Any, tokens: torch.Tensor) -> dict[str, np.ndarray]:
         whole = model(tokens[None], use_cache=False).logits[0]
         start = 20  # beyond the windows, and beyond the original context
         cache = model(tokens[None, :start], use_cache=True)
+        kept = "cache_params" if "cache_params" in cache else "past_key_values"
         rows = [cache.logits[0, -1]]
         for position in range(start, len(tokens)):
-            cache = model(tokens[None, position:position + 1], past_key_values=cache.past_key_values, use_cache=True)
+            cache = model(tokens[None, position:position + 1], use_cache=True, **{kept: cache[kept]})
             rows.append(cache.logits[0, -1])
         found = {"tokens": tokens.numpy(), "whole": whole.numpy(), "steps": torch.stack(rows).numpy()}
         found["short"] = model(tokens[None, :12], use_cache=False).logits[0].numpy()  # within the original context
@@ -140,10 +162,19 @@ def gguf_arrays(name: str, config: Any, tensors: dict[str, torch.Tensor]) -> lis
         array = tensor.float().numpy()
         if name in ("llama", "mistral", "smollm3") and ("q_proj" in key or "k_proj" in key):
             array = interleaved(array, HEADS if "q_proj" in key else KEYS)
-        if name.startswith("gemma") and key.endswith("norm.weight"):
+        if name in OFFSET and key.endswith("norm.weight") and not key.endswith("linear_attn.norm.weight"):
             array = array + 1
-        if "conv.conv" in key:
+        if "conv.conv" in key or "conv1d.weight" in key:
             array = array[:, 0]
+        if key.endswith("A_log"):
+            array = -np.exp(array)
+        if name == "qwen35" and "linear_attn" in key:
+            array = tiled(key, array)
+        if name == "mamba2" and key.endswith(("A_log", ".D")):
+            array = array[:, None]
+        if name == "mamba2" and key.endswith("mixer.norm.weight"):
+            array = array.reshape(2, -1)
+        key = key.replace("dt_bias", "dt_proj.bias")
         layer = key.split(".")[2] if key.startswith("model.layers.") else ""
         if name == "gpt-oss" and ".experts." in key:
             part = key.split(".")[-1]
@@ -157,17 +188,37 @@ def gguf_arrays(name: str, config: Any, tensors: dict[str, torch.Tensor]) -> lis
         elif ".experts." in key:
             part = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down"}[key.split(".")[-2]]
             stacks.setdefault(f"blk.{layer}.ffn_{part}_exps.weight", []).append(array)
+        elif key.endswith("in_proj_qkvz.weight"):
+            each = array.reshape(2, -1, WIDTH)  # of two groups: 6 rows of queries and keys, 16 of values and gates
+            rows = np.split(each, [6, 12, 28], axis=1)
+            whole = np.concatenate([part.reshape(-1, WIDTH) for part in rows[:3]])
+            found += [(f"blk.{layer}.attn_qkv.weight", whole),
+                      (f"blk.{layer}.attn_gate.weight", rows[3].reshape(-1, WIDTH))]
         elif key.endswith("sinks"):
             found.append((f"blk.{layer}.attn_sinks.weight", array))
         else:
             found.append((key, array))
     found += [(key, np.stack(arrays)) for key, arrays in stacks.items()]
-    scaling = config.rope_parameters
+    scaling: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
     if name == "llama":
         found.append(("rope_freqs.weight", llama3(scaling)))
     if name == "phi3-longrope":
         found += [(f"rope_factors_{which}.weight", np.array(scaling[f"{which}_factor"])) for which in ("long", "short")]
     return found
+
+
+def tiled(key: str, array: np.ndarray) -> np.ndarray:
+    """Heads of values, two for each of two keys, with those of one key two apart."""
+    def swapped(values: np.ndarray, size: int) -> np.ndarray:
+        return values.reshape(2, 2, size, -1).swapaxes(0, 1).reshape(values.shape)
+
+    size = {"in_proj_a.weight": 1, "in_proj_b.weight": 1, "dt_bias": 1, "A_log": 1, "in_proj_z.weight": 8}.get(
+        key.split("linear_attn.")[1])
+    if size is not None:
+        return swapped(array, size)
+    if "in_proj_qkv" in key or "conv1d" in key:
+        return np.concatenate([array[:24], swapped(array[24:], 8)])
+    return swapped(array.T.copy(), 8).T if "out_proj" in key else array
 
 
 def llama3(scaling: dict[str, Any]) -> np.ndarray:
@@ -191,6 +242,10 @@ def llama3(scaling: dict[str, Any]) -> np.ndarray:
 
 def describe(writer: Any, name: str, config: Any) -> None:
     """The metadata that a model needs."""
+    if name in ("qwen3next", "qwen35", "mamba2"):
+        describe_state(writer, config)
+    if name == "mamba2":
+        return
     scaling = config.rope_parameters
     scaling = scaling.get("full_attention", scaling)
     size = getattr(config, "head_dim", None) or WIDTH // HEADS
@@ -226,12 +281,35 @@ def describe(writer: Any, name: str, config: Any) -> None:
         writer.add_attention_scale(config.query_pre_attn_scalar ** -0.5)
     if name == "gemma3":
         writer.add_float32("gemma3.rope.freq_base_swa", 50.0)
-    if name in ("qwen3moe", "gpt-oss"):
+    if name in ("qwen3moe", "gpt-oss", "qwen3next"):
         writer.add_expert_count(6 if name == "qwen3moe" else 4)
         writer.add_expert_used_count(2)
         writer.add_expert_feed_forward_length(getattr(config, "moe_intermediate_size", config.intermediate_size))
+    if name == "qwen3next":
+        writer.add_expert_shared_feed_forward_length(12)
     if name == "lfm2":
         writer.add_shortconv_l_cache(config.conv_L_cache)
+
+
+def describe_state(writer: Any, config: Any) -> None:
+    """The metadata of recurrent layers."""
+    if hasattr(config, "linear_num_value_heads"):
+        sizes = 4, 6, 2, 4, 32
+        writer.add_full_attention_interval(4)
+    else:
+        sizes = 4, 6, 2, 8, 64
+        writer.add_context_length(1 << 20)
+        writer.add_embedding_length(WIDTH)
+        writer.add_block_count(config.num_hidden_layers)
+        writer.add_feed_forward_length(0)
+        writer.add_head_count(0)
+        writer.add_layer_norm_rms_eps(1e-5)
+    kernel, state, groups, heads, inner = sizes
+    writer.add_ssm_conv_kernel(kernel)
+    writer.add_ssm_state_size(state)
+    writer.add_ssm_group_count(groups)
+    writer.add_ssm_time_step_rank(heads)
+    writer.add_ssm_inner_size(inner)
 
 
 def main(names: list[str]) -> None:

@@ -18,13 +18,16 @@ from examples.llama.checkpoint import Checkpoint
 from examples.llama.families import HF, family_of
 from examples.llama.generate import Session
 from examples.llama.model import Llama
+from examples.llama.sampling import Sampler
+from examples.llama.speculation import PromptLookup, Speculation
 from examples.llama.weights import load_checkpoint
 from minigrad import Tensor, config
-from minigrad.errors import FormatError
+from minigrad.errors import FormatError, MinigradError
 from minigrad.state import safe_load, safe_save
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 NAMES = sorted(path.name for path in MODELS.iterdir())
+RECURRENT = ("qwen3next", "qwen35", "mamba2")
 FORMS = {"folder": "", "gguf": "model.gguf"}
 TOLERANCE = 1e-3
 CONTEXT = 48
@@ -77,7 +80,7 @@ def without(checkpoint: Checkpoint, feature: str) -> Llama | None:
     kinds = c.kinds
     plain: dict[str, Any] = {
         "window": [replace(kind, window=None) for kind in kinds], "layers without rope": [
-            replace(kind, rope=0) if kind.rope is None else kind for kind in kinds],
+            replace(kind, rope=0) if kind.rope is None and kind.mixer == "attention" else kind for kind in kinds],
         "second rope": [replace(kind, rope=0) if kind.rope == 1 else kind for kind in kinds]}
     fields: dict[str, Any] = {
         "attention_cap": None, "output_cap": None, "embedding_scale": 1.0, "attention_scale": None,
@@ -92,6 +95,8 @@ def without(checkpoint: Checkpoint, feature: str) -> Llama | None:
         changed = replace(c, activation="silu")
     elif feature == "chosen_only":
         changed = replace(c, experts=c.experts and replace(c.experts, chosen_only=False))
+    elif feature == "shared":
+        changed = replace(c, experts=c.experts and replace(c.experts, shared=0))
     else:
         changed = c
         tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith("." + feature)}
@@ -104,7 +109,8 @@ def without(checkpoint: Checkpoint, feature: str) -> Llama | None:
 FEATURES = ("window", "layers without rope", "second rope", "attention_cap", "output_cap", "embedding_scale",
             "attention_scale", "ropes", "scale of ropes", "activation", "chosen_only", "query_bias", "key_bias",
             "value_bias", "attention_out_bias", "query_norm", "key_norm", "sinks", "router_bias", "experts_gate_bias",
-            "experts_up_bias", "experts_down_bias", "post_attention_norm", "post_feed_norm")
+            "experts_up_bias", "experts_down_bias", "post_attention_norm", "post_feed_norm", "convolution_bias",
+            "shared")
 
 
 def test_every_feature_matters() -> None:
@@ -151,10 +157,65 @@ def test_a_tensor_too_many_is_named(tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize("device", [name for name in devices() if name != "CL:rusticl"])
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_recurrent_state_that_goes_back_starts_again(name: str, device: str) -> None:
+    """Whatever was in the cache, and however a feed ended, the logits are those of the tokens."""
+    tokens = np.load(MODELS / name / "logits.npz")["tokens"].tolist()
+    with config(device=device):
+        model = load(name, "folder")
+        session, wanted = Session(model), Session(load(name, "folder")).feed(tokens[:14])
+        session.feed(tokens[20:30])
+        assert session.resume(tokens[:14]) == tokens[:14] and session.position == 0
+        np.testing.assert_allclose(session.feed(tokens[:14]), wanted, atol=1e-5)
+        assert session.resume(tokens[:14]) == tokens[:14]  # one token back is as far as all
+        session.feed(tokens[:10])
+        assert session.resume(tokens[:14]) == tokens[10:14]  # and none is not
+        np.testing.assert_allclose(session.feed(tokens[10:14]), wanted, atol=1e-5)
+        with pytest.raises(KeyboardInterrupt), session._whole():
+            raise KeyboardInterrupt
+        assert session.resume(tokens[:14]) == tokens[:14]
+        np.testing.assert_allclose(session.feed(tokens[:14]), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_nothing_is_guessed_with_a_recurrent_state(name: str) -> None:
+    """Answers with and without speculation are the same, and several tokens are not verified at once."""
+    prompt = [5, 6, 7, 8] * 3
+    with config(device="NUMPY"):
+        answers = []
+        for guesses in (None, Speculation(PromptLookup(), hit_rate=1.0, seconds={1: 1.0, 4: 1.0, 12: 1.0})):
+            session = Session(load(name, "folder"))
+            answers.append(list(session.generate(prompt, Sampler(), 12, frozenset(), guesses)))
+            assert guesses is None or guesses.proposed == 0
+        assert answers[0] == answers[1]
+        with pytest.raises(MinigradError, match="expected one token to verify, got 2; a recurrent state cannot go"):
+            session.verify([1, 2])
+
+
+def test_which_models_are_recurrent() -> None:
+    assert [name for name in NAMES if load(name, "gguf").recurrent] == sorted(RECURRENT)
+
+
+@pytest.mark.parametrize("changes, message", [
+    ({"linear_num_key_heads": 3}, "heads divisible by groups of keys"),
+    ({"linear_value_head_dim": 1 << 20}, "states of at most 1048576 elements"),
+    ({"linear_key_head_dim": 7}, "delta_qkv; expected|no tensor for|has shape"),
+    ({"full_attention_interval": 2, "layer_types": None}, "the tensor|no tensor for")])
+def test_sizes_of_a_state_that_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    fields = json.loads((MODELS / "qwen3next" / "config.json").read_text()) | changes
+    (tmp_path / "config.json").write_text(json.dumps({k: value for k, value in fields.items() if value is not None}))
+    shutil.copy(MODELS / "qwen3next" / "model.safetensors", tmp_path)
+    with pytest.raises(FormatError, match=message):
+        checkpoint = load_checkpoint(tmp_path)
+        Llama(checkpoint.config, checkpoint.tensors, CONTEXT)
+
+
 @pytest.mark.parametrize("changes, message", [
     ({"model_type": "mamba"}, "type is 'mamba', of which the layers are not written here; known are llama, mistral"),
     ({"hidden_act": "relu"}, "the activation is 'relu'; expected 'silu'"),
     ({"layer_types": ["full_attention", "linear_attention"] * 2}, "a layer is of kind 'linear_attention'"),
+    ({"layer_types": ["full_attention", "mamba"] * 2}, "'mamba'; expected one of full_attention, sliding_attention;"),
     ({"layer_types": ["conv"] * 4}, "a layer is of kind 'conv'; expected one of"),
     ({"layer_types": ["full_attention"]}, "a list of 4 of str"),
     ({"num_experts": 8}, "the model has 8 experts; expected none in this family"),
