@@ -18,7 +18,6 @@ DEEPER = {
     "expr": (4, "kinds of index expressions"),
     "value": (3, "a value used as an index is a kind of index expression"),
     "runtime": (3, "devices: what all have in common, what a host has, one device"),
-    "engine": (3, "buffers"),
 }
 """How deep a part may go, and why."""
 

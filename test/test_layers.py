@@ -116,14 +116,7 @@ def test_the_page_has_the_same_table_of_layers() -> None:
     assert stated == {part: LEVEL[part] for part in parts - {"__init__"}}
 
 
-# The circles that stay, each with its reason.
-CIRCLES = [
-    # A Plan prints itself as the text that makes it: steps.Plan.__str__ imports text within.
-    {"minigrad.codegen.plan.steps", "minigrad.codegen.plan.text"},
-]
-
-
-# What functions may import for themselves, beside what CIRCLES says: libraries, and what these modules import.
+# What functions may import for themselves: libraries, and what these modules import.
 LATE_LIBRARIES = {
     "pyopencl": "with the first OpenCL device: large, and of no use where there is none",
     "llvmlite": "with the first kernel that no cache has: large",
@@ -137,7 +130,6 @@ LATE = {
     "minigrad.engine.realize": "scheduling and code generation load when something is computed, not with the package",
     "minigrad.engine.compile": "a language's renderer loads with the first kernel in it that no cache has",
     "minigrad.engine.compiled": "what MINIGRAD_DEBUG prints needs all of code generation",
-    "minigrad.codegen.plan.steps": "see CIRCLES",
 }
 
 
@@ -196,14 +188,22 @@ def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
 
 
 def test_no_module_imports_itself_through_others() -> None:
-    found = circles(graph_of_modules())
-    assert [c for c in found if c not in CIRCLES] == [] and all(c in found for c in CIRCLES), found
+    assert circles(graph_of_modules()) == []
 
 
 def test_a_circle_is_found() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"a", "f"}, "f": {"e"}}
     assert sorted(map(sorted, circles(graph))) == [["b", "c"], ["e", "f"]]
     assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+TYPES_IGNORED = 29
+
+
+def test_few_errors_of_types_are_ignored() -> None:
+    found = [f"{path.relative_to(ROOT)}:{k}" for path in sorted(PACKAGE.rglob("*.py"))
+             for k, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1) if "# type: ignore" in line]
+    assert len(found) <= TYPES_IGNORED, f"{len(found)}, more than {TYPES_IGNORED}:\n" + "\n".join(found)
 
 
 def test_lines_have_120_columns_at_most() -> None:

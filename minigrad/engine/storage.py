@@ -22,7 +22,10 @@ from minigrad.runtime.host import address_of
 
 @dataclass(slots=True, eq=False)
 class Owned(Buffer):
-    """A Buffer whose memory returns to its device with the last reference."""
+    """A Buffer whose memory returns to its device with the last reference. `home`: Spares that keep its leaf Node, to
+    hand it out again when nobody else holds either."""
+
+    home: Spares | None = None
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if finalizing():  # modules are being taken apart, and the memory goes with the process
@@ -42,13 +45,6 @@ def allocate(device: Device, nbytes: int) -> Owned:
         raw = device.alloc(nbytes)
     stats.mem_used += nbytes
     return Owned(device, nbytes, raw.handle, raw.offset, raw.base, raw.address)
-
-
-@dataclass(slots=True, eq=False)
-class Lent(Owned):
-    """A Buffer whose leaf Node is kept among Spares, to be handed out again when nobody else holds either."""
-
-    home: Spares | None = None
 
 
 SPARES = 2
@@ -125,9 +121,8 @@ class Spares:
         """A new leaf."""
         owned = allocate(self._device, self._nbytes)
         address_of(owned)
-        lent = Lent(owned.device, owned.nbytes, owned.handle, owned.offset, owned.base, owned.address, home=self)
-        owned.handle, owned.nbytes = None, 0
-        return leaf_of_type(self._type, lent)
+        owned.home = self
+        return leaf_of_type(self._type, owned)
 
 
 _large: list[ref[Spares]] = []
@@ -155,7 +150,7 @@ def next_id() -> int:
 def settle_down(node: Node) -> None:
     """Says that a Node, perhaps a spare one, stands for a value that lasts: its Spares let go of it."""
     buffer = node.storage
-    if type(buffer) is Lent and buffer.home is not None:
+    if type(buffer) is Owned and buffer.home is not None:
         buffer.home.let_go(node)
         buffer.home = None
 

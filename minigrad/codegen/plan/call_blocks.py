@@ -19,7 +19,7 @@ from minigrad.codegen.microkernels.block_product import panels_at_once, product_
 from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.plan.block_products import products_of
 from minigrad.codegen.plan.loops import Here, Loops
-from minigrad.codegen.plan.text import print_step, refuse
+from minigrad.codegen.plan.text import refuse
 from minigrad.errors import present
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ def block_faults(nest: Nest, loops: Loops) -> Iterator[str]:
     calls = loops.blocks
     if not calls:
         return
-    step, at, found = print_step(calls[0]), calls[0].at, products_of(nest)
+    step, at, found = str(calls[0]), calls[0].at, products_of(nest)
     if found is None:
         yield f"{step}: expected sums that are products of one row with quantised blocks, got others"
         return
     for c in calls:
         if c.at != at or all(s.product is not product_named(c.kernel) for s in found.sums):
-            yield f"{print_step(c)}: expected one that computes some sum, at {at} as all others"
+            yield f"{c}: expected one that computes some sum, at {at} as all others"
     inside, whole = loops.order[loops.order.index(at) + 1:], (found.lane, *found.over)
     if [loops.root[x] for x in inside] != [found.panel, *whole] or [x for x in whole if x.name in loops.split]:
         yield (f"{step}: expected loops of {found.panel} and all of {' '.join(v.name for v in whole)} inside {at}, "

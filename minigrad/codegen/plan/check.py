@@ -10,7 +10,7 @@ from minigrad.codegen.plan.call_blocks import block_faults
 from minigrad.codegen.plan.check_groups import group_faults
 from minigrad.codegen.plan.check_memory import memory_faults
 from minigrad.codegen.plan.loops import Loops, divides
-from minigrad.codegen.plan.text import print_step, terms_of
+from minigrad.codegen.plan.text import terms_of
 from minigrad.errors import PlanError
 from minigrad.expr import bounds, variables
 
@@ -28,7 +28,7 @@ def _faults(kernel: Kernel, nest: Nest, loops: Loops) -> Iterator[str]:
     arguments = {p.name for p in kernel.params} | {s.name for s in kernel.scalars} | {d.name for d in kernel.dims}
     for name in loops.root:
         if name in arguments:
-            step = f"{print_step(loops.made_by[name])}" if name in loops.made_by else f"fuse -> {name}"
+            step = str(loops.made_by[name]) if name in loops.made_by else f"fuse -> {name}"
             yield f"{step}: expected names that no argument of the kernel has, got {name}"
     yield from _order(loops)
     yield from group_faults(loops)
@@ -41,12 +41,12 @@ def _faults(kernel: Kernel, nest: Nest, loops: Loops) -> Iterator[str]:
     yield from _scatter(nest, loops)
     for a in loops.ahead:
         if a.operand not in {p.name for p in kernel.params}:
-            yield f"{print_step(a)}: expected a buffer of the kernel, got {a.operand}"
+            yield f"{a}: expected a buffer of the kernel, got {a.operand}"
         stores = any(isinstance(s, Store) and s.param == a.operand for s in nest.body)
         if stores and loops.order.index(a.at) >= loops.first_sum:
-            yield f"{print_step(a)}: expected a loop around all sums, as {a.operand} is stored after them, got {a.at}"
+            yield f"{a}: expected a loop around all sums, as {a.operand} is stored after them, got {a.at}"
         if not stores and not loops.sums[loops.space[a.at]]:
-            yield f"{print_step(a)}: expected a loop of a sum, got {a.at} of {loops.root[a.at]}"
+            yield f"{a}: expected a loop of a sum, got {a.at} of {loops.root[a.at]}"
 
 
 def _order(loops: Loops) -> Iterator[str]:
@@ -110,7 +110,7 @@ def _edges(loops: Loops) -> Iterator[str]:
             yield f"order: expected {s.outer} outside {s.inner}, whose last block is not whole"
         for x in lanes:
             if loops.made_by[x] is not s:
-                yield f"bind vector {x}: expected lanes that `{print_step(s)}` makes itself, as they add what it leaves"
+                yield f"bind vector {x}: expected lanes that `{s}` makes itself, as they add what it leaves"
         if s.edge == "rest" and not loops.space[s.loop] and any(loops.space[x] for x in loops.order[:max(outside)]):
             yield f"order: expected {s.outer} outside all sums, as its last block is not whole, or the edge back"
         for x in loops.inside(s.outer):
@@ -167,7 +167,7 @@ def _kept(loops: Loops) -> Iterator[str]:
 def _stages(loops: Loops) -> Iterator[str]:
     """Copies of operands are of one sum, over loops inside the one that they are made in, of which no rest is left."""
     for stage in loops.stages:
-        step, first = print_step(stage), loops.order.index(stage.at)
+        step, first = str(stage), loops.order.index(stage.at)
         if len(loops.sums) != 2 or not loops.sums[1]:
             yield f"{step}: expected a kernel whose sums share their loops, and that has no others"
         if loops.kind[stage.at] not in ("serial", "parallel"):
@@ -190,7 +190,7 @@ def _stages(loops: Loops) -> Iterator[str]:
             parts = [loops.inside(s.outer), loops.inside(s.inner)]
             if s.edge == "rest" and not divides(s, loops.extent(s.loop)) and any(
                     leaves(loops, c) <= part for c in (stage.at, *stage.layout) for part in parts):
-                yield f"{step}: expected loops without a rest, got some of `{print_step(s)}`"
+                yield f"{step}: expected loops without a rest, got some of `{s}`"
 
 
 def _scatter(nest: Nest, loops: Loops) -> Iterator[str]:

@@ -7,7 +7,6 @@ from minigrad.codegen.microkernels.matrix import matrix_microkernel
 from minigrad.codegen.microkernels.sub_group import width_of
 from minigrad.codegen.plan.loops import Loops, divides
 from minigrad.codegen.plan.steps import Step
-from minigrad.codegen.plan.text import print_step
 
 
 def group_faults(loops: Loops) -> Iterator[str]:
@@ -16,10 +15,10 @@ def group_faults(loops: Loops) -> Iterator[str]:
     calls = [s for s in loops.calls if s not in loops.blocks and (loops.tile is None or s != loops.tile.step)]
     for call in calls:
         if not width_of(call.kernel) and matrix_microkernel(call.kernel) is None:
-            yield f"{print_step(call)}: expected a microkernel of a matrix unit, of sub-groups, of blocks or of a tile"
+            yield f"{call}: expected a microkernel of a matrix unit, of sub-groups, of blocks or of a tile"
     together: list[Step] = [*[s for s in loops.stages if s.items], *calls]
     if together and not items:
-        yield f"{print_step(together[0])}: expected work-items, `bind item`, that do it together"
+        yield f"{together[0]}: expected work-items, `bind item`, that do it together"
     if not groups and not items:
         return
     if not items or not groups and any(not loops.space[x] and x not in items for x in loops.order):
@@ -63,7 +62,7 @@ def _shared(loops: Loops, shared: list[str], items: list[str]) -> Iterator[str]:
     for call in loops.calls:
         width = width_of(call.kernel)
         if width and (call.at not in shared or loops.most(call.at) % width or items[-1] not in shared):
-            yield f"{print_step(call)}: expected a sum's loop of neighbours, {width} work-items or a multiple of it"
+            yield f"{call}: expected a sum's loop of neighbours, {width} work-items or a multiple of it"
 
 
 def _uniform(loops: Loops, items: list[str]) -> Iterator[str]:
@@ -71,9 +70,9 @@ def _uniform(loops: Loops, items: list[str]) -> Iterator[str]:
     for s in loops.split.values():
         shares = not loops.space[s.loop] or any(loops.root[x] is loops.root[s.loop] for x in items)
         if shares and s.edge not in ("exact", "guard") and not divides(s, loops.extent(s.loop)):
-            yield f"{print_step(s)}: expected guard, as all work-items run the same loops"
+            yield f"{s}: expected guard, as all work-items run the same loops"
     for stage in loops.stages:
-        step = print_step(stage)
+        step = str(stage)
         if not stage.items:
             yield f"{step}: expected by items, as a copy of each work-item's own has no room"
         if loops.kind[stage.at] != "serial":

@@ -6,20 +6,20 @@ from collections.abc import Iterator, Sequence
 
 from minigrad.codegen.plan.box import base_of, leaves, taken
 from minigrad.codegen.plan.loops import Loops, divides
-from minigrad.codegen.plan.text import print_step, terms_of
+from minigrad.codegen.plan.text import terms_of
 
 
 def memory_faults(loops: Loops) -> Iterator[str]:
     """Messages about results by way of memory, and about what needs them."""
     for stage in loops.stages:
-        yield from coordinate_faults(print_step(stage), stage.layout, loops)
+        yield from coordinate_faults(str(stage), stage.layout, loops)
     inside = _inside(loops)
     for fused, _, extent in loops.fused.loops.values():
         if fused.pitch > extent and (fused.loop in loops.root and not loops.inside(fused.loop) <= inside):
-            yield f"{print_step(fused)}: expected `results` at a loop around it, as rows are longer than {fused.inner}"
+            yield f"{fused}: expected `results` at a loop around it, as rows are longer than {fused.inner}"
     if loops.results is None:
         return
-    results, step = loops.results, print_step(loops.results)
+    results, step = loops.results, str(loops.results)
     yield from coordinate_faults(step, results.layout, loops)
     if len(loops.sums) != 2 or not isinstance(loops.units[0], tuple):
         yield f"{step}: expected a kernel whose sums share their loops, and that has no others"
@@ -36,7 +36,7 @@ def memory_faults(loops: Loops) -> Iterator[str]:
             yield f"{step}: expected sums without parts, got {x}"
     for s in loops.split.values():
         if s.edge in ("back", "rest") and not divides(s, loops.extent(s.loop)) and loops.inside(s.outer) & inside:
-            yield f"{print_step(s)}: expected guard, as results go by way of memory inside {results.at}"
+            yield f"{s}: expected guard, as results go by way of memory inside {results.at}"
 
 
 def _inside(loops: Loops) -> frozenset[str]:

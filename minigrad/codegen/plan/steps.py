@@ -1,4 +1,5 @@
 """The steps of a plan. A plan says how the loops of one nest run, never what they compute: that is the Kernel's.
+Plans and steps print as the text that makes them (`text.py`).
 
     plan contraction                       o0[i0, i1] = sum(r0: p0[i0, r0] * p1[r0, i1]), 64 x 1000 x 96
       split i0 -> i u by 4, back
@@ -35,6 +36,9 @@ class Sizes:
     """
 
     loops: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"sizes {' '.join(self.loops)}"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -74,6 +78,10 @@ class Split:
         """The size, where a program takes it as an argument as well."""
         return self.size * self.times
 
+    def __str__(self) -> str:
+        by = "into" if self.into else "by"
+        return f"split {self.loop} -> {self.outer} {self.inner} {by} {self.size}, {self.edge}"
+
     @property
     def names(self) -> tuple[str, ...]:
         """The loops that a step is about."""
@@ -95,6 +103,9 @@ class Fuse:
     loop: str
     pitch: int = 0
 
+    def __str__(self) -> str:
+        return f"fuse {self.outer} {self.inner} -> {self.loop}" + (f" by {self.pitch}" if self.pitch else "")
+
     @property
     def names(self) -> tuple[str, ...]:
         """The loops in `order` that a step is about."""
@@ -106,6 +117,9 @@ class Order:
     """`order j i l k u v`: the loops, outermost first. Halide, TVM: reorder."""
 
     loops: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"order {' '.join(self.loops)}"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -121,6 +135,9 @@ class Bind:
 
     kind: str
     loops: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"bind {self.kind} {' '.join(self.loops)}"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -139,6 +156,9 @@ class Parts:
     """
 
     loops: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"parts {' '.join(self.loops)}"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -161,6 +181,10 @@ class Ahead:
     by: int
     of: str = ""
     far: bool = False
+
+    def __str__(self) -> str:
+        by = f"{self.by} of {self.of}" if self.of else f"{self.by} bytes"
+        return f"ahead {self.operand} at {self.at} by {by}" + (", far" if self.far else "")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -196,6 +220,10 @@ class Stage:
     double: bool = False
     room: int = 0
 
+    def __str__(self) -> str:
+        options = (", by items" if self.items else "") + (", double" if self.double else "")
+        return f"stage {self.operand} at {self.at} as {_laid_out(self)}{options}"
+
     @property
     def names(self) -> tuple[str, ...]:
         """The loops in `order` that a step is about."""
@@ -210,6 +238,9 @@ class Call:
 
     kernel: str
     at: str
+
+    def __str__(self) -> str:
+        return f"call {self.kernel} at {self.at}"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -234,10 +265,20 @@ class Results:
     transposed: str = ""
     transposed_by: int = 1
 
+    def __str__(self) -> str:
+        return f"results at {self.at} as {_laid_out(self)}"
+
     @property
     def names(self) -> tuple[str, ...]:
         """The loops in `order` that a step is about."""
         return (self.at,)
+
+
+def _laid_out(step: Stage | Results) -> str:
+    """The coordinates of a step, and how they are transposed."""
+    by = f" by {step.transposed_by}" if step.transposed_by > 1 else ""
+    along = f", transposed {step.transposed}" if step.transposed else ""
+    return "".join([f"[{x}]" for x in step.layout]) + along + by
 
 
 Step = Sizes | Split | Fuse | Order | Bind | Parts | Ahead | Stage | Results | Call
@@ -284,6 +325,4 @@ class Plan:
         return self.pattern
 
     def __str__(self) -> str:
-        from minigrad.codegen.plan.text import print_plan
-
-        return print_plan(self)
+        return "\n".join([f"plan {self.pattern}".rstrip(), *[f"  {s}" for s in self.steps]])

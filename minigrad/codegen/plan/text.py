@@ -1,4 +1,4 @@
-"""Plans as text, one step a line: `parse_plan(str(plan)) == plan`."""
+"""Plans from text, one step a line: `parse_plan(str(plan)) == plan`."""
 from __future__ import annotations
 
 import re
@@ -24,35 +24,6 @@ from minigrad.errors import PlanError
 NAME = r"[A-Za-z_]\w*"
 
 
-def print_plan(plan: Plan) -> str:
-    """The text of a plan: a head line, then a step a line."""
-    return "\n".join([f"plan {plan.pattern}".rstrip(), *(f"  {print_step(s)}" for s in plan.steps)])
-
-
-def print_step(step: Step) -> str:
-    """One line, without indentation."""
-    if isinstance(step, Split):
-        by = "into" if step.into else "by"
-        return f"split {step.loop} -> {step.outer} {step.inner} {by} {step.size}, {step.edge}"
-    if isinstance(step, Fuse):
-        return f"fuse {step.outer} {step.inner} -> {step.loop}" + (f" by {step.pitch}" if step.pitch else "")
-    if isinstance(step, Bind):
-        return f"bind {step.kind} {' '.join(step.loops)}"
-    if isinstance(step, Stage | Results):
-        options = f", transposed {step.transposed}" if step.transposed else ""
-        options += f" by {step.transposed_by}" if step.transposed_by > 1 else ""
-        if isinstance(step, Stage):
-            options += (", by items" if step.items else "") + (", double" if step.double else "")
-        what = f"stage {step.operand}" if isinstance(step, Stage) else "results"
-        return f"{what} at {step.at} as {''.join(f'[{x}]' for x in step.layout)}{options}"
-    if isinstance(step, Call):
-        return f"call {step.kernel} at {step.at}"
-    if isinstance(step, Ahead):
-        by = f"{step.by} of {step.of}" if step.of else f"{step.by} bytes"
-        return f"ahead {step.operand} at {step.at} by {by}" + (", far" if step.far else "")
-    return f"{type(step).__name__.lower()} {' '.join(step.loops)}"
-
-
 @lru_cache(maxsize=1024)
 def terms_of(coordinate: str) -> tuple[tuple[int, str], ...]:
     """The loops of a coordinate with their factors: those of `y-2*ky` are (1, y) and (-2, ky)."""
@@ -67,7 +38,7 @@ def loop_of(name: str) -> str:
 
 def refuse(step: Step, expected: str, got: str) -> PlanError:
     """The error for a step."""
-    return PlanError(f"[plan] {print_step(step)}: expected {expected}, got {got}")
+    return PlanError(f"[plan] {step}: expected {expected}, got {got}")
 
 
 def parse_plan(text: str) -> Plan:
