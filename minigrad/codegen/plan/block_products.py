@@ -25,8 +25,8 @@ from minigrad.value import Value, const, free_variables, rebuild, substitute, wa
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Where words, scales or minimums are: `offset` of the first column of a block of a panel, and how far panels are
-    apart."""
+    """The place of words, scales or minimums: `offset` of the first column of a block of a panel, and how far panels
+    are apart."""
 
     buffer: str
     offset: int
@@ -45,7 +45,7 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """What a nest multiplies: its variables over panels and over their lanes, those of its sums, over blocks and inside
+    """The operands of a nest: its variables over panels and over their lanes, those of its sums, over blocks and inside
     them over columns in order, and the sums."""
 
     panel: Var

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def block_faults(nest: Nest, loops: Loops) -> Iterator[str]:
-    """What is wrong with calls of such products."""
+    """Messages about calls of such products."""
     calls = loops.blocks
     if not calls:
         return

@@ -1,4 +1,4 @@
-"""What becomes of sums of words of bfloat16, which are of operands times a scale (`words.py`).
+"""Sums of words of bfloat16 made right, as they are of operands times a scale (`words.py`).
 
     sums = sums / scale^2; seen: one of them is no finite number
     if seen: for rows: for vectors: if one of these is no finite number: compute such ones again, in float32, from the

@@ -63,7 +63,7 @@ MAX_UNROLLED = 64
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """What a nest streams: the lane variable, the other variables of w's rows, those of x's rows, and the sums'.
+    """The streams of a nest: the lane variable, the other variables of w's rows, those of x's rows, and the sums'.
 
     `bodies` are those of all sums, over the variables of the first one; `spaces` are the variables of each.
     """
@@ -120,15 +120,15 @@ def lane_width(lane: Var, body: Value, target: Target) -> int:
 
 
 def near(a: Access, over: tuple[Var, ...]) -> bool:
-    """Whether the sum goes through a load's memory front to back, in short steps."""
+    """True where the sum goes through a load's memory front to back, in short steps."""
     steps = [coefficient(a.offset, v) for v in over if a.step(v) != 0]
     known = [abs(s) for s in steps if isinstance(s, int)]
     return len(known) == len(steps) > 0 and min(known) <= NEAR_STEP
 
 
 def is_product(body: Value, lane: Var) -> bool:
-    """Whether the body is a product of something that uses the lane variable and something that does not, or a sum of
-    such ones."""
+    """True where the body is a product of something that uses the lane variable and something that does not, or a sum
+    of such ones."""
     if body.op == "add":
         return all(is_product(term, lane) for term in body.args)
     uses = [lane in free_variables(f) for f in factors_of(body)]
@@ -187,8 +187,8 @@ def plan(nest: Nest, target: Target) -> tuple[Nest, Plan] | None:
 
 
 def prefetches(found: Streamed, outer: tuple[Var, ...], short: list[Var], far: int, speed: Speed) -> list[Ahead]:
-    """What streams past: panels `far` bytes ahead where that is not 0; below factors scales and what else is not
-    dense enough for the processor to see, as unrolled steps of the sum move it."""
+    """The prefetches of what streams past: panels `far` bytes ahead where that is not 0; below factors scales and what
+    else is not dense enough for the processor to see, as unrolled steps of the sum move it."""
     inner = found.over[len(outer):]
     if not outer:
         return [Ahead(name, inner[-1].name, far) for name in streamed_along(found.bodies, found.lane)] if far else []
@@ -210,22 +210,23 @@ def streamed_along(values: Sequence[Value], lane: Var, without: Sequence[Var] = 
 
 
 def takes_lines(found: Streamed, nest: Nest) -> bool:
-    """Whether a step of the sum takes a whole line, or several, of each panel."""
+    """True where a step of the sum takes a whole line, or several, of each panel."""
     loads = [a for body in found.bodies for a in value_accesses(body, nest.domain)]
     return all(extent(found.lane) * a.bits // 8 >= LINE for a in loads if a.step(found.lane) == 1)
 
 
 def is_of_integers(found: Streamed) -> bool:
-    """Whether the sums below a factor are of integers: no panel of floats is as fast, however many rows there are."""
+    """True where the sums below a factor are of integers: no panel of floats is as fast, however many rows there
+    are."""
     outer = scaled_prefix(found.bodies, found.over)
     terms = [rest for body in found.bodies for _, rest in scaled_terms(body, found.over[len(outer):])]
     return bool(outer) and any(rest.op == "cast" and rest.args[0].dtype is int32 for rest in terms)
 
 
 def one_panel_at_a_time(found: Streamed, outer: tuple[Var, ...], target: Target) -> bool:
-    """Whether the sums below a factor are of integers, so little arithmetic that few rows wait for memory alone: in one
-    stream it is read fastest, where it is in long ones. It is prefetched: 81 to 92% of the rate of reading in 4 bits,
-    88 to 97 in 8, where eight panels side by side went at 66 and 72."""
+    """True where the sums below a factor are of integers, so little arithmetic that few rows wait for memory alone: in
+    one stream it is read fastest, where it is in long ones. It is prefetched: 81 to 92% of the rate of reading in 4
+    bits, 88 to 97 in 8, where eight panels side by side went at 66 and 72."""
     if not (outer and machine(target).speed.long_streams and prod(map(typical, found.rows)) <= FEW_ROWS):
         return False
     return is_of_integers(found)
@@ -239,7 +240,7 @@ def streams_at_once(found: Streamed, nest: Nest, target: Target) -> int:
 
 
 def whole_tiles(panel: Var, most: int, copies: int, target: Target) -> int:
-    """How many panels, at most so many, with so many sums each, are read side by side."""
+    """The number of panels, at most so many, with so many sums each, that are read side by side."""
     if not isinstance(panel.hi, int):
         return most
     count = extent(panel)
