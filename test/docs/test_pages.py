@@ -2,7 +2,10 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
+from dataclasses import fields
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +15,7 @@ from support.pages import Block, blocks_of, matches, run_page
 from support.paths import DOCS, ROOT
 
 from minigrad import Tensor, config, devices, microkernels
+from minigrad.config import Config
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")])
 NOT_RUN = 0
@@ -48,6 +52,44 @@ def test_blocks_run_and_print_what_the_page_says(page: Path, request: pytest.Fix
 def test_few_blocks_are_not_run_and_say_why() -> None:
     marked = [b for page in PAGES for b in python_blocks(page) if b.marker == "not run"]
     assert len(marked) == NOT_RUN and all(len(b.what.split()) > 2 for b in marked)
+
+
+SEEN_TO = {
+    "python": PAGES,
+    "text": PAGES,
+    "kernel": [DOCS / "plans.md", DOCS / "tutorial-plans.md", DOCS / "architecture.md"],
+    "plan": [DOCS / "plans.md"],
+    "loops": [DOCS / "plans.md", DOCS / "tutorial-plans.md"],
+    "sh": [ROOT / "README.md", ROOT / "CONTRIBUTING.md"],
+    "c": [DOCS / "microkernels.md"],
+}
+"""The pages on which some test sees to blocks of a language: Python runs here, and prints the text after it; kernels,
+plans and loops are those of test_plans_pages.py and test_docs.py, or what Python before them called `loops`; commands
+are looked at below; C is a signature."""
+
+
+def test_every_block_is_seen_to() -> None:
+    for page in PAGES:
+        before = ""
+        for b in blocks_of(page):
+            where = f"{page.relative_to(ROOT)}:{b.line}"
+            assert page in SEEN_TO.get(b.language, ()), f"{where}: no test sees to a block of {b.language}"
+            assert b.language != "text" or before == "python", f"{where}: expected the text after Python that prints it"
+            before = b.language
+    assert sum([len(python_blocks(page)) for page in PAGES]) >= 88
+
+
+def test_commands_of_pages_exist() -> None:
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    found = [line.split("#")[0].split() for page in PAGES for b in blocks_of(page) if b.language == "sh"
+             for line in b.text.splitlines()]
+    assert len(found) >= 9
+    for words in found:
+        settings = [w.partition("=")[0] for w in takewhile(lambda w: "=" in w, words)]
+        assert {s.removeprefix("MINIGRAD_").lower() for s in settings} <= {f.name for f in fields(Config)}
+        program, *rest = words[len(settings):]
+        assert {"make": rest[0] in targets, "pip": rest == ["install", "."],
+                ".venv/bin/python": rest[:2] == ["-m", "pytest"] and (ROOT / rest[-1]).exists()}[program], words
 
 
 def test_blocks_name_their_language() -> None:
