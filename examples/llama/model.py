@@ -51,10 +51,10 @@ def rotate(x: Tensor, tables: Tables) -> Tensor:
     cosines, sines = tables
     heads, n, whole = x.shape
     size = cosines.shape[1]
-    turned = x if size == whole else x[:, :, :size]
-    swapped = turned.reshape(heads, n, 2, size // 2).flip(2).reshape(heads, n, size)
-    turned = turned * cosines + swapped * sines
-    return turned if size == whole else turned.cat(x[:, :, size:], dim=2)
+    rotated = x if size == whole else x[:, :, :size]
+    swapped = rotated.reshape(heads, n, 2, size // 2).flip(2).reshape(heads, n, size)
+    rotated = rotated * cosines + swapped * sines
+    return rotated if size == whole else rotated.cat(x[:, :, size:], dim=2)
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:

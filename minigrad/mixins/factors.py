@@ -90,8 +90,8 @@ class FactorMixin(Base):
                          unitriangular: bool = False) -> tuple[Self, Self]:
         """(X of A @ X = x, A) for x [..., N, K] and a triangle A [..., N, N], of its transpose with `transpose`."""
         a = as_tensor("triangular_solve", A)
-        turned = a.transpose(-1, -2) if transpose and a.ndim > 1 else a
-        return turned.solve_triangular(self, upper=upper != transpose, unitriangular=unitriangular), a
+        triangle = a.transpose(-1, -2) if transpose and a.ndim > 1 else a
+        return triangle.solve_triangular(self, upper=upper != transpose, unitriangular=unitriangular), a
 
     # Reflections
 

@@ -19,8 +19,9 @@ from minigrad.dtype import DType, bool_
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Index
 from minigrad.ops import build as B
-from minigrad.ops.attention_gradient import attention_vjp, dot, operands, probabilities, score_params, turned
+from minigrad.ops.attention_gradient import attention_vjp, dot, operands, probabilities, score_params
 from minigrad.ops.convert import convert
+from minigrad.ops.matrices import transposed
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Op, Shape, Storage
 
@@ -81,7 +82,7 @@ def attention(q: Node, k: Node, v: Node, mask: Node | None, sinks: Node | None, 
 def attention_by_table(node: Node, inputs: Sequence[Node]) -> Node:
     """The Node that computes attention over these inputs with all scores in memory."""
     q, k, v, mask, sinks = operands(node, inputs)
-    return B.cast(dot(probabilities(q, k, mask, sinks, **score_params(node)), turned(v)), node.dtype)
+    return B.cast(dot(probabilities(q, k, mask, sinks, **score_params(node)), transposed(v)), node.dtype)
 
 
 ATTENTION = Op("attention", _infer, attention_vjp, _reference, Storage("attention"))

@@ -24,6 +24,7 @@ from minigrad.dtype import DType, bool_
 from minigrad.expr import Index, bounds
 from minigrad.ops import build as B
 from minigrad.ops.composite import composite
+from minigrad.ops.matrices import transposed
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Shape
 from minigrad.ops.storage import CONTIGUOUS
@@ -76,7 +77,7 @@ def _by_table(q: Node, k: Node, v: Node, mask: Node | None, sinks: Node | None, 
     if softcap is not None:  # the derivative of softcap * tanh(s / softcap)
         level = B.div(capped(q, k, scale, softcap), B.full_like(t, softcap))
         raw = B.mul(raw, B.sub(B.full_like(t, 1), B.mul(level, level)))
-    found = [dot(raw, turned(k)), dot(turned(raw), turned(q)), dot(turned(p), turned(g))]
+    found = [dot(raw, transposed(k)), dot(transposed(raw), transposed(q)), dot(transposed(p), transposed(g))]
     if mask is not None:
         found.append(t)
     if sinks is not None:  # what no key gets
@@ -93,11 +94,6 @@ def dot(a: Node, b: Node) -> Node:
     x = B.expand(B.reshape(a, (*batch, m, 1, k)), wide)
     y = B.expand(B.reshape(b, (*batch, 1, n, k)), wide)
     return B.sum(B.mul(x, y), (len(wide) - 1,))
-
-
-def turned(x: Node) -> Node:
-    rank = len(x.shape)
-    return B.permute(x, (*range(rank - 2), rank - 1, rank - 2))
 
 
 def capped(q: Node, k: Node, scale: float, softcap: float | None) -> Node:
@@ -192,14 +188,14 @@ def _in_blocks(q: Node, k: Node, v: Node, g: Node, _: Node, inner: Node, mask: N
         mask1 = None if mask is None else _rows(_rows(mask, start, stop), 0, keys, -1)
         p = probabilities(q1, k1, mask1, None, causal=None if causal is None else causal + start, **params)
         if of == "v":
-            found.append(_placed(dot(turned(p), turned(g1)), 0, keys, k.shape[-2]))
+            found.append(_placed(dot(transposed(p), transposed(g1)), 0, keys, k.shape[-2]))
             continue
         t = _of_scores(p, _rows(v, 0, keys), g1, _rows(inner, start, stop, -1))
         t = B.mul(t, B.full_like(t, params["scale"]))
         if of == "q":
-            found.append(_placed(dot(t, turned(k1)), start, stop, length))
+            found.append(_placed(dot(t, transposed(k1)), start, stop, length))
         else:
-            found.append(_placed(dot(turned(t), turned(q1)), 0, keys, k.shape[-2]))
+            found.append(_placed(dot(transposed(t), transposed(q1)), 0, keys, k.shape[-2]))
     return _total(found)
 
 

@@ -96,8 +96,8 @@ class Muon(Optimizer):
             matrix = step.flatten(1).float()
             rows, columns = (int(n) for n in matrix.shape)
             scale = max(1.0, rows / max(columns, 1)) ** 0.5
-            turned = orthogonal(matrix, self.ns_steps, self.eps).reshape(*p.shape) * scale
-            self._set(p, p.stepped(self._decayed(turned, p), self._lr))
+            step = orthogonal(matrix, self.ns_steps, self.eps).reshape(*p.shape) * scale
+            self._set(p, p.stepped(self._decayed(step, p), self._lr))
 
 
 def orthogonal(x: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor:

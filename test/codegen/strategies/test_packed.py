@@ -153,7 +153,7 @@ def test_windows_in_blocks_of_images_and_of_rows(images: int, rows: int) -> None
 
 
 @pytest.mark.parametrize("images, rows", [(2, 7), (3, 2), (1, 3)])
-def test_turned_windows_in_blocks_of_images_and_of_rows(images: int, rows: int) -> None:
+def test_swapped_windows_in_blocks_of_images_and_of_rows(images: int, rows: int) -> None:
     x, w = tensor(5, 3, 7, 6), tensor(10, 3, 3, 3)
     w.requires_grad = True
     kernel = flat_kernel(x.conv2d(w, padding=1).gradient(w, gradient=tensor(5, 10, 7, 6))[0])
