@@ -8,10 +8,12 @@ from minigrad.codegen.ir.nodes import Alloc, Function, Let, Loop, Stmt
 from minigrad.codegen.ir.nodes import Store as IRStore
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.lowering.flatten import map_accesses, offset
+from minigrad.codegen.lowering.rename import statements
 from minigrad.codegen.monoid import MONOIDS, accumulate
 from minigrad.codegen.plan.sums import outermost_reductions
 from minigrad.codegen.strategies.launch import Names, ceil_div, function_of, spread
-from minigrad.codegen.strategies.scan import Axis, ScanPlan, independent, reads
+from minigrad.codegen.strategies.scan import ScanPlan, independent, reads
+from minigrad.codegen.strategies.scan_in_place import in_place
 from minigrad.codegen.value_walk import Rewriter, replace_values
 from minigrad.errors import InternalError, present
 from minigrad.expr import Index, Var, emin, product
@@ -40,7 +42,7 @@ class ScanBuilder:
         self.lane = Var("lane", 0, plan.lanes - 1)
         self.state = {p.name: p for p in self.steps.state}
         self.conditions: tuple[Index, ...] = ()
-        """What stores ask for."""
+        """The conditions of stores."""
 
     def function(self, name: str) -> Function:
         counts: list[Index] = [ceil_div(a.extent, self.plan.lanes) if k == self.plan.across else a.extent
@@ -271,7 +273,7 @@ def _follows(first: _Run, second: _Run) -> bool:
         return False
     over, term = define.value.over, define.value.args[0]
     _, v, store = found
-    stores = [s for s in _within(first.nest) if isinstance(s, Store)]
+    stores = [s for s in statements(first.nest.body) if isinstance(s, Store)]
     if any(x not in second.at for x in second.nest.domain) or len(over) != 1 or term.reduces or \
             len(stores) != 1 or store.value.reduces or v.hi != over[0].hi:
         return False
@@ -279,81 +281,3 @@ def _follows(first: _Run, second: _Run) -> bool:
     place = Rewriter({**first.at, v: x}).index(store.indices[0])
     read = [Rewriter({**second.at, over[0]: x}).index(at[0]) for at in reads(term, store.param)]
     return bool(read) and all(e == place for e in read)
-
-
-def in_place(kernel: Kernel, axes: Sequence[Axis]) -> tuple[set[int], dict[str, str]]:
-    """(nests that only move a new carry to where the old one was, the name of the old one for that of the new one)
-    where the new one can be stored over the old one at once."""
-    steps = present(kernel.steps, "[scan] expected a kernel with steps")
-    state = {p.name for p in steps.state}
-    dropped: set[int] = set()
-    renamed: dict[str, str] = {}
-    for k in range(steps.first, steps.last):
-        s = kernel.nests[k].body[0]
-        if not isinstance(s, Store) or s.param not in state or s.value.op != "load" or s.value.indices != s.indices:
-            continue
-        new = s.value.buffer
-        if new in state and new not in renamed and s.param not in renamed.values() and new != s.param \
-                and _may_overwrite(kernel, axes, k, new, s.param):
-            dropped.add(k)
-            renamed[new] = s.param
-    return dropped, renamed
-
-
-def _may_overwrite(kernel: Kernel, axes: Sequence[Axis], move: int, new: str, old: str) -> bool:
-    """True where nothing reads an element of the old carry once that of the new one is stored, before the `move`."""
-    steps = present(kernel.steps, "[scan] expected a kernel with steps")
-    if {a.axes.get(new) for a in axes} != {a.axes.get(old) for a in axes} or any(
-            a.axes.get(new) != a.axes.get(old) for a in axes):
-        return False
-    writers = [k for k in range(steps.first, steps.last) if any(
-        isinstance(s, Store) and s.param == new for s in _within(kernel.nests[k]))]
-    if len(writers) != 1 or writers[0] >= move:
-        return False
-    writer = writers[0]
-    for k in range(steps.first, steps.last):
-        if k == move:
-            continue
-        nest = kernel.nests[k]
-        if any(isinstance(s, Store) and s.param == old for s in _within(nest)):
-            return False
-        if k > writer and any(not isinstance(s, Nest) and reads(s.value, old) for s in _within(nest)):
-            return False
-    own = {a.variables[writer] for a in axes if writer in a.variables}
-    return _in_order(kernel.nests[writer], own, new, old)
-
-
-def _within(nest: Nest) -> list[Define | Store | Nest]:
-    found: list[Define | Store | Nest] = []
-    for s in nest.body:
-        found.append(s)
-        if isinstance(s, Nest):
-            found += _within(s)
-    return found
-
-
-def _in_order(nest: Nest, own: set[Var], new: str, old: str) -> bool:
-    """True where the nest reads the old carry's elements before it stores the new one's, or at the same place."""
-    stores = [s for s in _within(nest) if isinstance(s, Store) and s.param == new]
-    if len(stores) != 1:
-        return False
-    place = stores[0].indices
-    once = all(v in own for v in nest.domain)
-    stored = False
-    for s in nest.body:
-        inner = [s, *(_within(s) if isinstance(s, Nest) else [])]
-        has = stores[0] in inner
-        for x in inner:
-            if isinstance(x, Nest):
-                continue
-            for at in reads(x.value, old):
-                if at != place and not (once and not stored and not has):
-                    return False
-                if at == place and (stored or (has and x is not stores[0] and not _before(inner, x, stores[0]))):
-                    return False
-        stored = stored or has
-    return True
-
-
-def _before(order: Sequence[object], x: object, y: object) -> bool:
-    return order.index(x) < order.index(y)

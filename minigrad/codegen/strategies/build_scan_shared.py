@@ -26,7 +26,7 @@ class _SharedBuilder(ScanBuilder):
         self.dropped, self.renamed = set(), {}  # while one item stores a new carry, another may read the old one
         self.kept: dict[str, str] = {}
         self.arrays: list[Alloc] = []
-        """What nests name before inner ones, in local memory, by name."""
+        """The values that nests name before inner ones, in local memory, by name."""
 
     def size(self, q: Param) -> int:
         return int(product(self.own(q)))

@@ -72,6 +72,10 @@ class ScanPlan:
         return f"plan scan across={self.across} lanes={self.lanes} sums={self.sums}{groups}"
 
 
+Member = tuple[object, object]
+"""(the number of a nest, a variable of it) or (the name of a buffer of the state, an axis of it)."""
+
+
 def accesses_of(nest: Nest) -> Iterator[tuple[str, tuple[Index, ...]]]:
     """(buffer, indices) of every load and store of a nest."""
     for s in statements((nest,)):
@@ -90,14 +94,14 @@ def independent(kernel: Kernel) -> list[Axis]:
     """The axes along which the iterations of a kernel with steps do not touch each other's state, longest first."""
     steps = present(kernel.steps, "[scan] expected a kernel with steps")
     shapes = {p.name: p.shape for p in steps.state}
-    parent: dict[object, object] = {}
+    parent: dict[Member, Member] = {}
 
-    def find(x: object) -> object:
+    def find(x: Member) -> Member:
         while parent.setdefault(x, x) != x:
             x = parent[x]
         return x
 
-    spoiled: set[object] = set()
+    spoiled: set[Member] = set()
     for k, nest in enumerate(kernel.nests):
         own = {v for s in statements((nest,)) if isinstance(s, Nest) for v in s.domain}
         for name, at in accesses_of(nest):
@@ -108,16 +112,16 @@ def independent(kernel: Kernel) -> list[Axis]:
                     parent[find((name, d))] = find((k, e))
                 else:
                     spoiled.add((name, d))
-    groups: dict[object, list[tuple[object, object]]] = {}
+    groups: dict[Member, list[Member]] = {}
     for x in list(parent):
-        groups.setdefault(find(x), []).append(x)  # type: ignore[arg-type]
+        groups.setdefault(find(x), []).append(x)
     bad = {find(x) for x in spoiled}
     found = [made for root, members in groups.items() if root not in bad
              if (made := _axis(kernel, shapes, members)) is not None]
     return sorted(found, key=lambda a: (-a.extent, sorted(a.axes.items())))
 
 
-def _axis(kernel: Kernel, shapes: dict[str, tuple[Index, ...]], members: list[tuple[object, object]]) -> Axis | None:
+def _axis(kernel: Kernel, shapes: dict[str, tuple[Index, ...]], members: list[Member]) -> Axis | None:
     """The axis that these (nest, variable) and (buffer, axis) are, if each nest and each buffer has it once."""
     own: dict[int, Var] = {}
     axes: dict[str, int] = {}
