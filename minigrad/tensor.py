@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Self, final
 from weakref import ref
 
@@ -17,9 +17,9 @@ from minigrad.engine.stats import stats
 from minigrad.engine.storage import buffer_node, leaf_of_type, next_id
 from minigrad.engine.transfer import download, leaf_of, wrap
 from minigrad.errors import CaptureError, DTypeError, MinigradError, ShapeError
-from minigrad.graph.autodiff import History, check_seed
+from minigrad.graph.autodiff import History
 from minigrad.graph.autodiff import gradient as gradient_nodes
-from minigrad.graph.trace import Trace, trace
+from minigrad.graph.trace import Trace, gradients, trace
 from minigrad.handles import ask, asked, changed, changed_by_user, forget, handles, live, register
 from minigrad.mixins.all import AllMixins
 from minigrad.mixins.base import Base, as_tensor, broadcast_shapes, flat
@@ -299,7 +299,7 @@ class Tensor(AllMixins):
         targets = [n for _, nodes in found for n in nodes]
         if not found:
             targets = self._hooked_before(made_from)
-        parts = _gradients(made_from, targets, seed)
+        parts = gradients(made_from, targets, seed)
         for t, nodes in found:
             total = _hooked_sum(t, [next(parts) for _ in nodes])
             parents = (self, t, *(() if t.kept_grad is None else (t.kept_grad,))) if create_graph else ()
@@ -385,16 +385,6 @@ def _hooked_sum(tensor: Tensor, parts: Sequence[Node]) -> Node:
         total = B.add(total, part)
     hooks = tensor.needs_grad
     return passed(hooks.before, Tensor._wrap(total)).node if type(hooks) is LeafHooks else total
-
-
-def _gradients(made_from: History | Trace, targets: list[Node], seed: Node | None) -> Iterator[Node]:
-    """The gradients by the targets: from a graph that was seen before, where there is one of this structure."""
-    if isinstance(made_from, Trace):
-        check_seed(made_from.output, seed)
-        if all([n in made_from.operands for n in targets]):
-            return made_from.gradients(targets, seed)
-        made_from = History(made_from.output)
-    return iter(gradient_nodes(made_from, targets, seed))
 
 
 def tensor(data: Any, *, dtype: DType | str | None = None, device: str | None = None,

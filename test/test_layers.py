@@ -206,6 +206,12 @@ def test_few_errors_of_types_are_ignored() -> None:
     assert len(found) <= TYPES_IGNORED, f"{len(found)}, more than {TYPES_IGNORED}:\n" + "\n".join(found)
 
 
+def test_files_have_400_lines_at_most() -> None:
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
+               for folder in ("minigrad", "bench", "examples") for path in (ROOT / folder).rglob("*.py")}
+    assert {name: length for name, length in lengths.items() if length > 400} == {}
+
+
 def test_lines_have_120_columns_at_most() -> None:
     """Remarks to tools at their ends included, which ruff leaves out."""
     folders = "minigrad", "bench", "test", "examples"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from minigrad.graph.autodiff import History, gradient
+from minigrad.graph.autodiff import History, check_seed, gradient
 from minigrad.graph.blocks import Block
 from minigrad.interned import remember
 from minigrad.ops.calls import FUNCTION
@@ -107,3 +107,13 @@ def trace(output: Node) -> Trace | None:
         order.append(node)
         stack.pop()
     return made
+
+
+def gradients(made_from: History | Trace, targets: list[Node], seed: Node | None) -> Iterator[Node]:
+    """The gradients by the targets: from a graph that was seen before, where there is one of this structure."""
+    if isinstance(made_from, Trace):
+        check_seed(made_from.output, seed)
+        if all([n in made_from.operands for n in targets]):
+            return made_from.gradients(targets, seed)
+        made_from = History(made_from.output)
+    return iter(gradient(made_from, targets, seed))

@@ -18,36 +18,14 @@ from minigrad.handles import changed
 from minigrad.ops import elementwise as E
 from minigrad.ops import indexed, movement, storage
 from minigrad.ops import reduce as R
+
+# These are exported too; isort would take three lines for each.
+# isort: off
 from minigrad.ops.build_movement import (
-    expand as expand,
+    expand as expand, flip as flip, numel as numel, pad as pad, permute as permute, reshape as reshape,
+    slice_ as slice_, unwindow as unwindow, window as window, window_is_reshape as window_is_reshape,
 )
-from minigrad.ops.build_movement import (
-    flip as flip,
-)
-from minigrad.ops.build_movement import (
-    numel as numel,
-)
-from minigrad.ops.build_movement import (
-    pad as pad,
-)
-from minigrad.ops.build_movement import (
-    permute as permute,
-)
-from minigrad.ops.build_movement import (
-    reshape as reshape,
-)
-from minigrad.ops.build_movement import (
-    slice_ as slice_,
-)
-from minigrad.ops.build_movement import (
-    unwindow as unwindow,
-)
-from minigrad.ops.build_movement import (
-    window as window,
-)
-from minigrad.ops.build_movement import (
-    window_is_reshape as window_is_reshape,
-)
+# isort: on
 from minigrad.ops.builders import B
 from minigrad.ops.convert import rounded
 from minigrad.ops.node import Node, apply, here, is_variable

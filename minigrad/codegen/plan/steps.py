@@ -42,7 +42,6 @@ class Sizes:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The loops that a step is about."""
         return self.loops
 
 
@@ -84,7 +83,6 @@ class Split:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The loops that a step is about."""
         return (self.loop,)
 
 
@@ -108,7 +106,6 @@ class Fuse:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The loops in `order` that a step is about."""
         return ()
 
 
@@ -123,7 +120,6 @@ class Order:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The loops that a step is about."""
         return self.loops
 
 
@@ -141,7 +137,6 @@ class Bind:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The loops that a step is about."""
         return self.loops
 
 
@@ -162,7 +157,6 @@ class Parts:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The loops that a step is about."""
         return self.loops
 
 
@@ -188,7 +182,6 @@ class Ahead:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The loops that a step is about."""
         return (self.at, self.of) if self.of else (self.at,)
 
 
@@ -226,7 +219,6 @@ class Stage:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The loops in `order` that a step is about."""
         return (self.at,)
 
 
@@ -244,7 +236,6 @@ class Call:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The loops in `order` that a step is about."""
         return (self.at,)
 
 
@@ -270,7 +261,6 @@ class Results:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The loops in `order` that a step is about."""
         return (self.at,)
 
 
@@ -282,6 +272,7 @@ def _laid_out(step: Stage | Results) -> str:
 
 
 Step = Sizes | Split | Fuse | Order | Bind | Parts | Ahead | Stage | Results | Call
+"""Each has `names`, the loops in `order` that it is about."""
 
 
 @dataclass(frozen=True, slots=True)
