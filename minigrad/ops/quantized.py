@@ -203,8 +203,8 @@ def _products(x: Node, scales: Node, sums: Node, *parts: Node, kind: str) -> Nod
         return _spread(node, (rows, *ones, *blocks, *inner), full)
 
     factors, least = factors_of(f, parts[1:], full)
-    dots = B.dot_bytes(B.reshape(words, full), of_x(x, *full[-2:]))
-    total = B.mul(B.mul(B.cast(dots, float32), factors), of_x(scales, 1, 1))
+    products = B.dot_bytes(B.reshape(words, full), of_x(x, *full[-2:]))
+    total = B.mul(B.mul(B.cast(products, float32), factors), of_x(scales, 1, 1))
     if f.offset:
         less = B.mul(factors, B.full_like(factors, -f.offset))
         least = less if least is None else B.add(least, less)

@@ -1,6 +1,7 @@
 """Pages hold what they promise: links lead somewhere, files that they name exist, each kind of page is of its kind."""
 from __future__ import annotations
 
+import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -157,3 +158,19 @@ def test_missing_files_are_found(tmp_path: Path) -> None:
     page.write_text("`there.py`, `gone.py`, `x/gone.toml` and `../x/../there.py`, `no.file` `f(x.py)`")
     assert missing_files(page, [tmp_path]) == ["page.md: gone.py", "page.md: x/gone.toml", "page.md: ../x/../there.py"]
     assert missing_files(page, [tmp_path], least_parts=2) == ["page.md: x/gone.toml", "page.md: ../x/../there.py"]
+
+
+AVOIDED = {"turned", "squares", "dots", "teams", "windowed"}
+"""Words that the glossary replaces by what the field says, and that are no plain English besides."""
+
+
+def test_words_to_avoid_are_no_names_of_code_generation() -> None:
+    listed = re.findall(r"^\| (\w+).*? \| ", prose(DOCS / "glossary.md").split("## Words to avoid")[1], re.MULTILINE)
+    assert set(listed) >= AVOIDED
+    found = []
+    for path in sorted([*(PACKAGE / "codegen").rglob("*.py"), *(PACKAGE / "ops").rglob("*.py")]):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = {path.stem, *[getattr(node, key, None) or "" for node in ast.walk(tree)
+                              for key in ("id", "name", "arg", "attr") if isinstance(getattr(node, key, None), str)]}
+        found += [f"{name_of(path)}: {name}" for name in sorted(names) if AVOIDED & set(name.lower().split("_"))]
+    assert not found, found

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from minigrad.codegen.render.llvm_dots import dot_of
+from minigrad.codegen.render.llvm_dot_products import dot_of
 from minigrad.codegen.render.llvm_scales import scale_of
 from minigrad.codegen.render.llvm_tables import may_be_table, table_of
 from minigrad.codegen.render.llvm_text import type_of, typed

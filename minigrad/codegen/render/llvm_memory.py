@@ -199,12 +199,12 @@ class LlvmAccess(Access):
     def load_steps(self, memory: Memory, start: Index, steps: Sequence[int], floor: int) -> Ref | None:
         """Whole vectors that are in bounds, and shuffles: lanes of interleaved runs. Neighbours that all lanes share in
         turn are one load of these alone."""
-        for few in (2, 4):
-            if self.out.width % few == 0 and list(steps) == [*range(few)] * (len(steps) // few):
+        for n in (2, 4):
+            if self.out.width % n == 0 and list(steps) == [*range(n)] * (len(steps) // n):
                 kind, align = memory_type(memory.dtype), memory.dtype.itemsize
                 p = self.pointer(memory, start)
-                x = self.fetch(memory, f"load <{few} x {kind}>, ptr {p.text}, align {align}", few, (p,), floor, None)
-                return self.language.shuffle(x, None, [lane % few for lane in range(self.out.width)])
+                x = self.fetch(memory, f"load <{n} x {kind}>, ptr {p.text}, align {align}", n, (p,), floor, None)
+                return self.language.shuffle(x, None, [lane % n for lane in range(self.out.width)])
         left, width = set(steps), self.out.width
         parts: list[tuple[Ref, dict[int, int]]] = []
         while left:

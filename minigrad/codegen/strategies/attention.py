@@ -120,12 +120,12 @@ def _mix(inner: Nest, weight: Value, key: Var, conditions: tuple[Index, ...]) ->
 
 def the_dot(score: Value, key: Var) -> tuple[Var, Value, Value, Value] | None:
     """The only sum in a score: its variable, its operands, that of the keys second, and the score of local(DOT)."""
-    dots = [x for x in walk(score) if x.op == "reduce"]
-    if len(dots) != 1 or dots[0].monoid != "sum" or len(dots[0].over) != 1:
+    products = [x for x in walk(score) if x.op == "reduce"]
+    if len(products) != 1 or products[0].monoid != "sum" or len(products[0].over) != 1:
         return None
-    depth, body = dots[0].over[0], dots[0].args[0]
+    depth, body = products[0].over[0], products[0].args[0]
     pair = sides(body, key)
-    return None if pair is None else (depth, *pair, _replace(score, dots[0], local(DOT, score.dtype)))
+    return None if pair is None else (depth, *pair, _replace(score, products[0], local(DOT, score.dtype)))
 
 
 def reduced(value: Value) -> tuple[str, Var, Value, tuple[Index, ...]] | None:

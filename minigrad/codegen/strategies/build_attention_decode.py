@@ -66,14 +66,14 @@ class DecodeBuilder(Names):
         at = {**self.of_row(r), parts.depth: e}
         q = Rewriter(at).value(parts.q)
         k = Rewriter({**at, parts.key: emin(key, self.stop - 1)}).value(parts.k)
-        old = load("dots", (u * self.rows + r,), self.dtype)
+        old = load("products", (u * self.rows + r,), self.dtype)
 
         def each(s: Stmt) -> Loop:
             return Loop(u, 0, plan.keys, "unroll", (Loop(r, 0, self.rows, "unroll", (s,)),))
 
-        body = (Alloc("dots", self.dtype, plan.keys * self.rows, "register"),
-                each(Store("dots", u * self.rows + r, zero)),
-                Loop(t, 0, t.hi + 1, "serial", (each(Store("dots", u * self.rows + r,
+        body = (Alloc("products", self.dtype, plan.keys * self.rows, "register"),
+                each(Store("products", u * self.rows + r, zero)),
+                Loop(t, 0, t.hi + 1, "serial", (each(Store("products", u * self.rows + r,
                                                            accumulate(MONOIDS["sum"], old, binary("mul", q, k)))),)),
                 each(Store("scores", r * self.pitch + key, across("sum", old))))
         ahead = max(PAGE // (extent(parts.depth) * parts.k.dtype.itemsize), plan.keys)

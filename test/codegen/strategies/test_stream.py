@@ -20,7 +20,7 @@ from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.scales import is_exact_in_integers, scaled_terms
 from minigrad.codegen.lowering.split import split_divisions
 from minigrad.codegen.render.llvm import render_llvm
-from minigrad.codegen.render.llvm_dots import dot_of
+from minigrad.codegen.render.llvm_dot_products import dot_of
 from minigrad.codegen.render.llvm_tables import table_of
 from minigrad.codegen.strategies.plan import Plan, parse_plan
 from minigrad.codegen.strategies.stream import recognise_stream
