@@ -109,6 +109,13 @@ kernel k(out o0: i64[A*B], p0: i64[A*n], p1: i64[n*B], n: index in 0..20)
     t0 = sum(r0<n: p0[n*i0+r0] * p1[B*r0+i1])
     o0[B*i0+i1] = t0
 """,
+    "updates": """
+kernel k(inout o0: i64[A*B], inout o1: i64[A*B], p0: i64[A*C], p1: i64[C*B])
+  for i0<A, i1<B:
+    t0 = sum(r0<C: p0[C*i0+r0] * p1[B*r0+i1])
+    o0[B*i0+i1] = o0[B*i0+i1] * 3:i64 + t0
+    o1[B*i0+i1] = t0 - o1[B*i0+i1]
+""",
 }
 EXTENTS = (1, 2, 3, 4, 5, 6)
 COUNTS = (1, 2, 2, 3, 4, 4, 5, 8)

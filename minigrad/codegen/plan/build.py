@@ -21,7 +21,7 @@ from minigrad.codegen.plan.groups import Items, copied_by_items
 from minigrad.codegen.plan.loops import Here, Loops, divides, resolve
 from minigrad.codegen.plan.matrix_units import with_wave
 from minigrad.codegen.plan.results import Gathered
-from minigrad.codegen.plan.spaces import Unit, loaded, touched, units
+from minigrad.codegen.plan.spaces import Unit, loaded, repeats, touched, units
 from minigrad.codegen.plan.stage import fill, staged
 from minigrad.codegen.plan.steps import Plan, Split
 from minigrad.codegen.plan.sums import inner_reductions, kept_sums, sums_together
@@ -44,7 +44,7 @@ def build(kernel: Kernel, nest: Nest, plan: Plan, name: str) -> Function:
 class Builder:
     """`outer`: loops of the domain around all sums; `copies`: unrolled ones inside them; `middle`: from the outermost
     loop of a sum to the last loop of the domain that is not unrolled, where sums are kept in memory between them.
-    `items`: of work-groups."""
+    `items`: of work-groups. `repeats`: a block that reaches back stores again what is there; work-items would race."""
 
     def __init__(self, kernel: Kernel, loops: Loops):
         self.kernel, self.nest, self.loops = kernel, loops.nest, loops
@@ -64,7 +64,7 @@ class Builder:
                              and loops.tile is None])
         self.items = Items(self) if "item" in loops.kind.values() else None
         self.staged = tuple([staged(self, step) for step in loops.stages])
-        self.stored = touched(self.nest.body)[1]
+        self.stored, self.repeats = touched(self.nest.body)[1], self.items is None and repeats(kernel, self.nest)
         self.memory: list[Alloc] = [s.alloc() for s in self.staged]
         self.gathered: Gathered | None = None
         if loops.results is not None:
@@ -313,10 +313,10 @@ class Builder:
                       and not divides(s, self.loops.count(s.loop, here))])
 
     def reaching_back(self, here: Here) -> list[Split]:
-        """Splits of the domain whose last block may reach back over the one before it."""
-        return [s for s in self.loops.split.values() if s.edge == "back" and s.loop not in here.whole
-                and not here.gone & self.loops.inside(s.loop) and s.loop not in here.places
-                and not divides(s, self.loops.count(s.loop, here))]
+        """Splits of the domain whose last block may reach back over the one before it, where that must not store."""
+        return [s for s in self.loops.split.values() if s.edge == "back" and not self.repeats
+                and not here.gone & self.loops.inside(s.loop) and s.loop not in here.whole
+                and s.loop not in here.places and not divides(s, self.loops.count(s.loop, here))]
 
     def where_whole(self, here: Here) -> tuple[Index, ...]:
         """The conditions under which all that a tile covers is its own: those of its last copy and its last lane."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from minigrad.codegen.kernel import Define, Nest, Store
+from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.lowering.rename import statements
 from minigrad.expr import Index, Var
 from minigrad.value import Value, walk
@@ -34,6 +34,13 @@ def touched(body: Sequence[Unit]) -> tuple[set[str], set[str]]:
     flat = tuple([s for u in body for s in (u if isinstance(u, tuple) else (u,))])
     own = [s for s in statements(flat) if not isinstance(s, Nest)]
     return loaded(*[s.value for s in own]), {s.param for s in own if isinstance(s, Store)}
+
+
+def repeats(kernel: Kernel, nest: Nest) -> bool:
+    """True where elements may be stored again: nothing reads what is stored, before or meanwhile."""
+    read, stored = touched(nest.body)
+    return stored.isdisjoint(read) and all([p.mode == "out" for p in kernel.params if p.name in stored]) and \
+        all([s.combine is None for s in statements(nest.body) if isinstance(s, Store)])
 
 
 def units(body: Sequence[Define | Store | Nest]) -> list[Unit]:

@@ -55,7 +55,8 @@ class Split:
 
     Where the size does not divide the extent, the edge says what becomes of the last block:
       exact   an error: it divides
-      back    it reaches back over the one before, x = min(4*o, 10 - 4) + i, and stores only what is its own
+      back    it reaches back over the one before, x = min(4*o, 10 - 4) + i, and stores again what is there already;
+              only what is its own where the nest reads what it stores, or work-items would race
       guard   it is as long as the others: what lies outside is stored nowhere, and adds nothing to a sum
               (where `results` have room for that, it costs no conditions)
       rest    it is a serial loop of its own, over x

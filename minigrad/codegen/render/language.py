@@ -97,8 +97,9 @@ class Language(ABC):
         """The bitcast of `value/core.py`."""
 
     @abstractmethod
-    def across(self, combine: str, x: Ref) -> Ref:
-        """All lanes combined in a fixed tree; a scalar."""
+    def across(self, combine: str, xs: Sequence[Ref]) -> list[Ref]:
+        """All lanes of each vector combined in a fixed tree, which is the same whatever the other vectors are; scalars.
+        All have as many lanes."""
 
     @abstractmethod
     def any_lane(self, mask: Ref) -> Ref:

@@ -345,16 +345,25 @@ class LlvmLanguage(Language):
         text = f"bitcast {vector('half', x.lanes)} {half.text} to {vector('i16', x.lanes)}"
         return self.pure(text, dtype, x.lanes, (half,))
 
-    def across(self, combine: str, x: Ref) -> Ref:
-        """Halves onto halves; odd counts lane by lane, neighbours first."""
-        while x.lanes > 1 and x.lanes % 2 == 0:
-            half = x.lanes // 2
-            if half == 1:
-                low, high = self.extract(x, 0), self.extract(x, 1)
-            else:
-                low, high = self.shuffle(x, None, range(half)), self.shuffle(x, None, range(half, 2 * half))
-            x = self.operation(combine, (low, high), x.dtype)
-        return self.pairwise(combine, [self.extract(x, i) for i in range(x.lanes)])
+    def across(self, combine: str, xs: Sequence[Ref]) -> list[Ref]:
+        """Halves onto halves, those of two vectors in one; odd counts lane by lane, neighbours first."""
+        lanes, left = xs[0].lanes, list(xs)
+        while lanes % 2 == 0:
+            whole, left, lanes = left[::-1], [], lanes // 2
+            while whole:
+                x = whole.pop()
+                y = whole.pop() if whole and whole[-1].lanes == x.lanes else None
+                left.append(self.halved(combine, x, y, lanes))
+        return [self.pairwise(combine, [self.extract(x, start + i) for i in range(lanes)])
+                for x in left for start in range(0, x.lanes, lanes)]
+
+    def halved(self, combine: str, x: Ref, y: Ref | None, half: int) -> Ref:
+        """Of runs of 2 * `half` lanes of one vector or two, the second half onto the first."""
+        if x.lanes == 2 and y is None:
+            return self.operation(combine, (self.extract(x, 0), self.extract(x, 1)), x.dtype)
+        runs = range(0, x.lanes if y is None else 2 * x.lanes, 2 * half)
+        low, high = (self.shuffle(x, y, [start + at + i for start in runs for i in range(half)]) for at in (0, half))
+        return self.operation(combine, (low, high), x.dtype)
 
     def any_lane(self, mask: Ref) -> Ref:
         if mask.lanes == 1:

@@ -318,8 +318,11 @@ class OpenclLanguage(Language):
             return self.relabel(x, dtype)
         return self.pure(f"as_{self.kind(dtype, x.lanes)}({x.text})", dtype, x.lanes, (x,))
 
-    def across(self, combine: str, x: Ref) -> Ref:
+    def across(self, combine: str, xs: Sequence[Ref]) -> list[Ref]:
         """Halves onto halves."""
+        return [self.total(combine, x) for x in xs]
+
+    def total(self, combine: str, x: Ref) -> Ref:
         if self.parts > 1:
             raise InternalError(f"[render] {self.out.function.name}: across expected at most 16 lanes, "
                                 f"got more than {16 * (self.parts - 1)}")

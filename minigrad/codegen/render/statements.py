@@ -13,6 +13,7 @@ from minigrad.codegen.render.accesses import write
 from minigrad.codegen.render.conditions import mask_of
 from minigrad.codegen.render.index import index
 from minigrad.codegen.render.refs import INDEX, Ref, Scope
+from minigrad.codegen.render.totals import totals
 from minigrad.errors import InternalError
 from minigrad.expr import bounds, to_text
 
@@ -107,6 +108,8 @@ def loop(out: Emitter, s: Loop) -> None:
 
 def unrolled(out: Emitter, s: Loop) -> None:
     """The body once per iteration, in the same scope."""
+    if totals(out, s):
+        return
     for number in out.copies.numbers(s):
         out.copies.copy[s.var] = number
         block(out, s.body)

@@ -135,7 +135,7 @@ def make_load(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
 
 
 def make_across(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
-    return out.language.across(MONOIDS[v.monoid].combine, out.spread(args[0], out.width))
+    return out.language.across(MONOIDS[v.monoid].combine, [out.spread(args[0], out.width)])[0]
 
 
 def make_cast(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:

@@ -12,6 +12,9 @@ from minigrad.expr import Index, Var, bounds, variables
 from minigrad.record import record
 from minigrad.value import Value, value_atoms, walk
 
+MAX_STRIDE = 4
+"""Elements so far apart are still read as whole vectors."""
+
 
 @record
 class Access:
@@ -34,6 +37,12 @@ def step_of(offset: Index, v: Var) -> int | None:
     if c is None or any(v in variables(a) for a in value_atoms(offset)):
         return None
     return c if isinstance(c, int) and c in (0, 1) else 2
+
+
+def steps_near(offset: Index, v: Var) -> bool:
+    """True where whole vectors are read along a variable: each element is at most `MAX_STRIDE` after the last one."""
+    step = coefficient(offset, v) if step_of(offset, v) is not None else None
+    return isinstance(step, int) and 0 <= step <= MAX_STRIDE
 
 
 @record

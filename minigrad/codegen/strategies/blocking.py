@@ -9,7 +9,7 @@ from math import ceil
 from minigrad.codegen.cost.caches import LINE, PAGE, fits, room
 from minigrad.codegen.cost.machine import Costs, Machine
 from minigrad.codegen.lowering.collapse import coefficient
-from minigrad.codegen.strategies.access import extent, typical, value_accesses
+from minigrad.codegen.strategies.access import extent, steps_near, typical, value_accesses
 from minigrad.codegen.strategies.recognise import Contraction
 from minigrad.codegen.words import with_words
 from minigrad.expr import Var
@@ -26,8 +26,6 @@ MIN_TILES = 4
 """Columns of a block, in tiles: packing shorter runs of B waits for memory."""
 
 BLOCK_HEIGHTS = (24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-MAX_STRIDE = 4
-"""Elements so far apart are still read as whole vectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +150,7 @@ def one_run(value: Value, vs: tuple[Var, ...], parts: Box) -> bool:
 
 def steps_closely(value: Value, along: tuple[Var, ...]) -> bool:
     """True where the value's loads read whole vectors along the innermost variable."""
-    steps = [coefficient(a.offset, along[-1]) if along and a.step(along[-1]) is not None else None
-             for a in value_accesses(value, ())]
-    return all(isinstance(s, int) and 0 <= s <= MAX_STRIDE for s in steps)
+    return all([bool(along) and steps_near(a.offset, along[-1]) for a in value_accesses(value, ())])
 
 
 def steps_back(value: Value, along: Var) -> bool:

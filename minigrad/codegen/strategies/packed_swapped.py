@@ -8,10 +8,9 @@ from minigrad.codegen.cost.caches import room
 from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.microkernels.generate import most_rows
-from minigrad.codegen.strategies.access import extent
+from minigrad.codegen.strategies.access import MAX_STRIDE, extent
 from minigrad.codegen.strategies.blocking import (
     BLOCK_HEIGHTS,
-    MAX_STRIDE,
     MAX_VECTORS,
     Blocks,
     Box,

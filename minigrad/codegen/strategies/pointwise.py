@@ -7,7 +7,7 @@ from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.plan.general import Choice, general_plan
 from minigrad.codegen.plan.steps import Plan
-from minigrad.codegen.strategies.access import accesses, extent
+from minigrad.codegen.strategies.access import accesses, extent, steps_near
 from minigrad.codegen.strategies.lanes import best_lane, domain_order, parallel_prefix, widths
 from minigrad.target import Target
 from minigrad.value import walk
@@ -17,6 +17,9 @@ VECTORS = 4
 
 HEAVY = 40
 """A body with this many operations needs no second vector to be busy."""
+
+GATHERED = 3
+"""Operations per lane of a load whose lanes are far apart."""
 
 
 def plan(nest: Nest, target: Target) -> Plan:
@@ -31,6 +34,7 @@ def plan(nest: Nest, target: Target) -> Plan:
     if best is not None:
         v, width, _ = best
         lanes = v.name
+        size += GATHERED * width * sum([a.kind == "load" and not steps_near(a.offset, v) for a in found])
         order = [o for o in order if o is not v] + [v]
         while size * tile * 2 <= HEAVY and tile < VECTORS and extent(v) % (width * tile * 2) == 0:
             tile *= 2

@@ -157,7 +157,7 @@ class _Roller:
         for s in stores:
             for v, conditions in guarded_loads((s.value,), s.conditions, lambda conditions: conditions):
                 offset, = v.indices
-                if not self.is_scattered(offset) or own.isdisjoint(variables(offset)):
+                if not self.is_scattered(offset) or not steps_by_columns(offset, own):
                     continue
                 if found.setdefault(v, conditions) != conditions or (conditions and self.sums_up) or \
                         any(not own.isdisjoint(variables(c)) for c in conditions):
@@ -180,6 +180,12 @@ class _Roller:
             elif v.op not in ("const", "local"):
                 total += HEAVY.get(v.op, 1)
         return total
+
+
+def steps_by_columns(offset: Index, own: set[Var]) -> bool:
+    """True where copies by `own` variables read elements beside each other."""
+    return not isinstance(offset, int) and any([len(m) == 1 and m[0] in own and abs(step) <= MAX_STRIDE
+                                                for m, step in offset.terms])
 
 
 def _offsets(s: Store) -> list[Index]:

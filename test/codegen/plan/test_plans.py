@@ -9,7 +9,9 @@ from support.plan_reading import built
 from support.random_plans import NESTS, Case, mutated, random_case, random_plan
 
 from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.nodes import Store
 from minigrad.codegen.ir.verify import verify_function
+from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.kernel_text import parse_kernel, print_kernel
@@ -60,6 +62,29 @@ def test_random_plans_compute_what_the_kernel_says(name: str, groups: bool) -> N
         if accepted >= enough:
             break
     assert accepted >= enough
+
+
+@pytest.mark.parametrize("steps", [
+    ["split i0 -> a b by 4, back", "bind parallel a", "bind unroll b", "order a i1 r0 b"],
+    ["split i1 -> a b by 4, back", "bind vector b", "order i0 a b r0"],
+    ["split i0 -> a b into 3, back", "split i1 -> c d by 2, back", "bind unroll a d", "order b c r0 a d"]],
+    ids=["rows", "columns", "parts"])
+@pytest.mark.parametrize("param, value, masked", [
+    ("out", "t0 + 1.0", False), ("inout", "t0 + 1.0", True), ("inout", "t0 + o0[7*i0+i1]", True)])
+def test_blocks_that_reach_back_store_again_what_no_one_reads(param: str, value: str, masked: bool, steps: list[str]
+                                                              ) -> None:
+    kernel = parse_kernel(f"""kernel k({param} o0: f32[70], p0: f32[50], p1: f32[35])
+  for i0<10, i1<7:
+    t0 = sum(r0<5: p0[5*i0+r0] * p1[7*r0+i1])
+    o0[7*i0+i1] = {value}
+""")
+    function, _ = built(kernel, parse_plan("\n".join(["plan", *steps])))
+    stores = [s for s in statements(function) if isinstance(s, Store) and s.buffer == "o0"]
+    assert [bool(s.conditions) for s in stores] == ([False, True] if masked else [False])
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.integers(-8, 9, size).astype(np.float32) for name, size in (("o0", 70), ("p0", 50), ("p1", 35))}
+    case = Case(kernel, arrays, {})
+    assert is_right(case, parse_plan("\n".join(["plan", *steps])), expected(case))
 
 
 def adds_in_order(kernel: Kernel, plan: Plan) -> bool:

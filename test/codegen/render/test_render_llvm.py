@@ -138,6 +138,29 @@ def test_register_buffers_are_values() -> None:
     assert source.count("phi <16 x float>") == 6
 
 
+@pytest.mark.parametrize("lanes", [2, 4, 8, 16])
+@pytest.mark.parametrize("count", [1, 2, 3, 6, 16, 18])
+@pytest.mark.parametrize("monoid", ["sum", "max"])
+def test_vectors_across_lanes_together_have_the_bits_of_each_alone(monoid: str, count: int, lanes: int) -> None:
+    head = f"func totals(in x: f32[{count * lanes}], out y: f32[{count}])\n"
+    each = f"""  for l in 0..{lanes} vector:
+    for u in 0..{count} serial:
+      y[u] = across({monoid}, x[{lanes}*u+l])
+"""
+    together = f"""  alloc total: f32[{count}] register
+  for l in 0..{lanes} vector:
+    for u in 0..{count} unroll:
+      total[u] = across({monoid}, x[{lanes}*u+l])
+  for u in 0..{count} unroll:
+    y[u] = total[u]
+"""
+    alone, several = (Case("totals", head + text) for text in (each, together))
+    np.testing.assert_array_equal(run(several)["y"].view(np.int32), run(alone)["y"].view(np.int32))
+    source = render_llvm(several.function, TARGET).source
+    steps = lanes.bit_length() - 1
+    assert source.count(" shufflevector ") <= 2 * sum(-(-count >> k) + 1 for k in range(1, steps + 1))
+
+
 def test_quick_programs_are_one_function_and_step_from_row_to_row():
     text = """func f(out c: f32[z], in a: f32[k], in b: f32[k], z: index in 1..99, k: index in 2..99, s: index in 2..9)
   for i in 0..4 parallel:

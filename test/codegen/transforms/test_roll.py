@@ -115,6 +115,14 @@ def test_a_masked_square_is_transposed_under_its_mask():
 """)
 
 
+@pytest.mark.parametrize("column", ["8*u", "n*u"])
+def test_copies_that_are_no_columns_of_a_square_are_gathered_in_a_loop(column: str) -> None:
+    """Elements far apart, by a number or by an argument, share no rows to load."""
+    store = f"      y[l+8*u] = exp(a[32*l+{column}])\n"
+    check("  for l in 0..8 vector:\n    for u in 0..16 unroll:\n" + store,
+          "  for l in 0..8 vector:\n    for u in 0..16 serial:\n" + store)
+
+
 def test_what_is_stored_under_a_condition_is_read_under_it():
     check("""\
   for l in 0..8 vector:
