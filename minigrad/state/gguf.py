@@ -18,7 +18,7 @@ from minigrad.dtype import bfloat16, float16, float32
 from minigrad.errors import FormatError
 from minigrad.state.fields import Fields, shape_of
 from minigrad.state.gguf_quants import KINDS, UNREAD, QuantKind
-from minigrad.state.mapped import MappedFile, as_tensor
+from minigrad.state.mapped import MappedFile, as_tensor, give_back
 from minigrad.state.quantized import QuantizedTensor
 from minigrad.tensor import Tensor
 
@@ -58,7 +58,9 @@ class GGUFTensor:
         F32, F16 and BF16 are mapped; matrices, and several in one tensor, in a format of blocks are QuantizedTensors.
         """
         if self.kind.unpack is not None and len(self.shape) in (2, 3) and 0 not in self.shape:
-            return QuantizedTensor.from_blocks(self.kind.name, self.shape, self.raw, device)
+            found = QuantizedTensor.from_blocks(self.kind.name, self.shape, self.raw, device)
+            give_back(self.raw)
+            return found
         half = {"F16": float16, "BF16": bfloat16}.get(self.kind.name)
         if half is None:
             return self.to_tensor(device)

@@ -7,7 +7,7 @@ record (`ops/block_formats.py`: words, scales, ...), as many as a row has, G:
     part [panels, G, 16]
 
 A product reads several panels side by side. Panels that would lie half a page or a multiple of it apart, where they
-meet in few sets of the first-level cache, are a line further apart in memory: these are slices of what is stored.
+meet in few sets of the first-level cache, are a line further apart in memory: parts are slices of what is `stored`.
 
 `dequantize` is a lazy expression over these; it is evaluated inside the kernel that uses it.
 """
@@ -21,6 +21,7 @@ import numpy as np
 from minigrad.dtype import DType, int32
 from minigrad.errors import ShapeError
 from minigrad.ops.block_formats import BLOCK, FORMATS, GROUPS, SUPER
+from minigrad.runtime.host import allocate_aligned
 from minigrad.state.gguf_quants import UNPACK
 from minigrad.tensor import Tensor
 
@@ -38,11 +39,12 @@ PIECE = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class QuantizedTensor:
-    """A matrix of `shape` [N, K], or several [E, N, K], in a format of KINDS. Not a Tensor: see `linear`."""
+    """A matrix of `shape` [N, K], or several [E, N, K], in a format of KINDS. Not a Tensor: see `linear`. `stored` are
+    its parts with all that lies between their panels."""
 
     kind: str
     shape: tuple[int, ...]
-    parts: tuple[Tensor, ...]
+    stored: tuple[Tensor, ...]
 
     @classmethod
     def from_blocks(cls, kind: str, shape: tuple[int, ...], blocks: np.ndarray, device: str | None = None
@@ -58,8 +60,8 @@ class QuantizedTensor:
             raise ShapeError(f"[quantized] expected {size} bytes for {list(shape)} in {kind}, got {blocks.size}")
         *many, rows, columns = shape
         matrices, panels = prod(many), -(-rows // PANEL)
-        parts = [_Part(matrices * panels, columns * count // (SUPER * BLOCK), dtype)
-                 for _, dtype, count in f.parts]
+        parts = [_Part(matrices * panels, length, dtype)
+                 for length, (_, dtype, _) in zip(lengths(kind, columns), f.parts, strict=True)]
         blocks = blocks.reshape(matrices, rows, -1)
         step = max(1, PIECE // columns // PANEL) * PANEL
         for matrix in range(matrices):
@@ -76,6 +78,12 @@ class QuantizedTensor:
         """The nearest quantised matrix, rounded as GGML's reference does; kind is one of NEAREST."""
         values = weight if isinstance(weight, np.ndarray) else weight.float().numpy()
         return cls.from_blocks(kind, values.shape, quantize_blocks(np.asarray(values, np.float32), kind), device)
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        """The parts of the format's record, [panels, G, 16] each, lazy."""
+        return tuple([t if t.shape[1] == length else t[:, :length]
+                      for t, length in zip(self.stored, lengths(self.kind, self.shape[-1]), strict=True)])
 
     @property
     def words(self) -> Tensor:
@@ -158,7 +166,9 @@ class _Part:
         step = PANEL * dtype.np.itemsize
         apart = count > 1 and length * step % NEAR_SETS == 0
         self.dtype, self.length = dtype, length
-        self.panels = _aligned((count, length + apart * -(-LINE // step), PANEL), dtype)
+        shape = count, length + apart * -(-LINE // step), PANEL
+        self.panels = allocate_aligned(prod(shape) * dtype.np.itemsize).view(dtype.np).reshape(shape)
+        self.panels[:, length:] = 0
 
     def put(self, panel: int, rows: np.ndarray) -> None:
         """Rows [n, length] from the first one of a panel on."""
@@ -169,18 +179,16 @@ class _Part:
             self.panels[panel:panel + whole, :self.length] = grouped.transpose(0, 2, 1)
         if whole * PANEL < len(rows):
             self.panels[panel + whole, :self.length, :len(rows) - whole * PANEL] = rows[whole * PANEL:].T
+            self.panels[panel + whole, :self.length, len(rows) - whole * PANEL:] = 0
 
     def tensor(self, device: str | None) -> Tensor:
         """The panels on a device."""
-        return Tensor.from_blob(self.panels, dtype=self.dtype, device=device)[:, :self.length]
+        return Tensor.from_blob(self.panels, dtype=self.dtype, device=device)
 
 
-def _aligned(shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    """Zeros that start at a cache line, as kernels like to read them."""
-    size = prod(shape) * dtype.np.itemsize
-    raw = np.zeros(size + LINE, np.uint8)
-    start = -raw.ctypes.data % LINE
-    return raw[start:start + size].view(dtype.np).reshape(shape)
+def lengths(kind: str, columns: int) -> list[int]:
+    """For each part of a format, how many of it a row of so many columns has."""
+    return [columns * count // (SUPER * BLOCK) for _, _, count in FORMATS[kind].parts]
 
 
 def pack_codes(codes: np.ndarray, planes: tuple[int, ...]) -> np.ndarray:
