@@ -7,6 +7,7 @@
     MINIGRAD_CACHE          folder of compiled programs and fetched models      ($XDG_CACHE_HOME or ~/.cache, /minigrad)
     MINIGRAD_DISK_CACHE     1: keep compiled programs on disk                                              (1)
     MINIGRAD_CACHE_MB       size limit of the compiled programs on disk                                    (512)
+    MINIGRAD_WEIGHTS_MB     size limit of repacked weights on disk, 0: none are kept                       (8192)
     MINIGRAD_VERIFY         1: verify kernels and loops after every pass                                   (0)
     MINIGRAD_OPENCL_PLANS   cpu or gpu: plan for OpenCL devices as for a processor or a GPU; auto: by kind (auto)
     MINIGRAD_ALLOW_TF32     1: float32 products may round their operands to 10 bits of mantissa, where a GPU's matrix
@@ -55,6 +56,7 @@ class Config:
     cache_dir: Path = Path(".cache/minigrad")
     disk_cache: bool = True
     cache_limit_mb: int = 512
+    weights_mb: int = 8192
     verify: bool = False
     opencl_plans: str = "auto"
     allow_tf32: bool = False
@@ -84,8 +86,8 @@ class Config:
             if not isinstance(name, str) or (not DEVICE_NAME.fullmatch(name) and name not in added_devices):
                 expected = "a device CPU, NUMPY, CL or CL:<index or part of a name>"
                 raise ConfigError(f"[config] expected {expected}, got {name!r}")
-        limits = (("threads", 1, 1024), ("cache_limit_mb", 0, 1 << 20), ("packed_mb", 0, 1 << 20),
-                  ("lazy_mb", 0, 1 << 20), ("debug", 0, 4))
+        limits = (("threads", 1, 1024), ("cache_limit_mb", 0, 1 << 20), ("weights_mb", 0, 1 << 20),
+                  ("packed_mb", 0, 1 << 20), ("lazy_mb", 0, 1 << 20), ("debug", 0, 4))
         for field, lo, hi in limits:
             value = getattr(self, field)
             if type(value) is not int or not lo <= value <= hi:
@@ -153,6 +155,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "MINIGRAD_CACHE": ("cache_dir", _path),
     "MINIGRAD_DISK_CACHE": ("disk_cache", _boolean),
     "MINIGRAD_CACHE_MB": ("cache_limit_mb", _integer),
+    "MINIGRAD_WEIGHTS_MB": ("weights_mb", _integer),
     "MINIGRAD_VERIFY": ("verify", _boolean),
     "MINIGRAD_OPENCL_PLANS": ("opencl_plans", lambda _, text: text.lower()),
     "MINIGRAD_ALLOW_TF32": ("allow_tf32", _boolean),

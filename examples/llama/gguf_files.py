@@ -13,7 +13,7 @@ from examples.llama.families import GGUF, Family, family_of
 from examples.llama.rope_scaling import yarn_factors
 from minigrad import Tensor
 from minigrad.errors import FormatError
-from minigrad.state import GGUFTensor, gguf_load
+from minigrad.state import GGUFTensor, gguf_load, repacked
 from minigrad.state.fields import Fields, brief
 
 PREFIXES = ("blk.", "", "")
@@ -34,12 +34,23 @@ def load_gguf(path: Path) -> Checkpoint:
     fields = Fields(own, path, family.architecture)
     names = names_of(family, GGUF, fields.count("block_count"), stored, PREFIXES, path)
     config = _config(fields, family, stored)
-    tensors: dict[str, Weight] = {ours: stored[theirs].stored() for ours, theirs in names.items()}
-    for name, tensor in tensors.items():
-        if name.split(".")[-1] in VECTORS and isinstance(tensor, Tensor):
-            tensors[name] = tensor.reshape(-1)
+    return Checkpoint(config, _weights({ours: stored[theirs] for ours, theirs in names.items()}, config, family,
+                                       path), path, metadata)
+
+
+def _weights(stored: Mapping[str, GGUFTensor], config: Config, family: Family, path: Path) -> dict[str, Weight]:
+    """The tensors as they are computed with. Those in blocks are repacked, or come from where an earlier process has
+    kept them."""
+    kept = repacked.load(path)
+    tensors: dict[str, Weight] = {name: tensor.stored() for name, tensor in stored.items()
+                                  if not (kept and tensor.in_blocks)}
+    for name, weight in tensors.items():
+        if name.split(".")[-1] in VECTORS and isinstance(weight, Tensor):
+            tensors[name] = weight.reshape(-1)
     tensors = reorder(tensors, config) if family.interleaved else parted(tensors, config)
-    return Checkpoint(config, tensors, path, metadata)
+    if not any(name in tensors and isinstance(tensors[name], Tensor) for name in stored if stored[name].in_blocks):
+        repacked.keep(path, tensors)
+    return {**tensors, **kept}
 
 
 def _config(fields: Fields, family: Family, stored: Mapping[str, GGUFTensor]) -> Config:

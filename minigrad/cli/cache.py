@@ -1,4 +1,4 @@
-"""Show, check, clear or move the compiled programs and plans kept on disk."""
+"""Show, check, clear or move the compiled programs and plans kept on disk; show and clear repacked weights."""
 from __future__ import annotations
 
 import argparse
@@ -10,6 +10,7 @@ from minigrad.config import current
 from minigrad.errors import MinigradError, quantity
 from minigrad.runtime import cache_pack, disk_cache
 from minigrad.runtime.cpu import shared_jit
+from minigrad.state import repacked
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +38,9 @@ def _list() -> int:
     print(f"{folder}: {size_text(sum(map(sum, kinds.values())))} of at most {limit} MiB")
     rows = [(kind, quantity(len(sizes), "entry"), size_text(sum(sizes))) for kind, sizes in kinds.items()]
     print("\n".join(table(rows)) if rows else "empty")
+    if kept := repacked.files():
+        print(f"{kept[0].parent}: {quantity(len(kept), 'file')} of repacked weights, "
+              f"{size_text(sum(map(_bytes_of, kept)))} of at most {current().weights_mb} MiB")
     return 0
 
 
@@ -56,6 +60,8 @@ def _clear() -> int:
     removed = [size for entry in list(disk_cache.entries()) if (size := _size(entry)) and disk_cache.remove(entry)]
     folder = os.path.join(current().cache_dir, disk_cache.FOLDER)
     print(f"removed {quantity(len(removed), 'entry')}, {size_text(sum(removed))}, from {folder}")
+    if weights := repacked.evict(0):
+        print(f"removed {size_text(weights)} of repacked weights")
     return 0
 
 
@@ -78,7 +84,11 @@ def _identity() -> str:
 
 
 def _size(entry: disk_cache.Entry) -> int:
+    return _bytes_of(entry.path)
+
+
+def _bytes_of(path: str | Path) -> int:
     try:
-        return os.stat(entry.path).st_size
+        return os.stat(path).st_size
     except OSError:
         return 0

@@ -36,6 +36,11 @@ class GGUFTensor:
     kind: QuantKind
     raw: np.ndarray
 
+    @property
+    def in_blocks(self) -> bool:
+        """True for one matrix, or several, in a format of blocks that we compute with."""
+        return self.kind.unpack is not None and len(self.shape) in (2, 3) and 0 not in self.shape
+
     def numpy(self) -> np.ndarray:
         """The values, float32 [*shape]; F32 without a copy, other formats dequantised piece by piece."""
         if self.kind.name == "F32":
@@ -57,7 +62,7 @@ class GGUFTensor:
 
         F32, F16 and BF16 are mapped; matrices, and several in one tensor, in a format of blocks are QuantizedTensors.
         """
-        if self.kind.unpack is not None and len(self.shape) in (2, 3) and 0 not in self.shape:
+        if self.in_blocks:
             found = QuantizedTensor.from_blocks(self.kind.name, self.shape, self.raw, device)
             give_back(self.raw)
             return found
