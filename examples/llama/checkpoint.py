@@ -88,7 +88,7 @@ def converted(tensors: Mapping[str, Weight], dtype: str) -> dict[str, Weight]:
     """The same tensors with every matrix in `dtype`, one of DTYPES; vectors and small matrices stay as they are."""
     found: dict[str, Weight] = {}
     for name, weight in tensors.items():
-        if len(weight.shape) == 2 and not name.endswith((*KEPT, "_bias")) and not (
+        if len(weight.shape) in (2, 3) and not name.endswith((*KEPT, "_bias")) and not (
                 isinstance(weight, QuantizedTensor) and weight.kind == dtype):
             plain = weight.dequantize() if isinstance(weight, QuantizedTensor) else weight
             weight = plain.cast(dtype).contiguous().realize() if dtype[0] != "Q" else QuantizedTensor.quantize(

@@ -72,7 +72,7 @@ _MAMBA2 = {
     "convolution_bias": ("ssm_conv1d.bias", "mixer.conv1d.bias"), "rate": ("ssm_a", "mixer.A_log"),
     "time_step": ("ssm_dt.bias", "mixer.dt_bias"), "skip": ("ssm_d", "mixer.D"),
     "state_scale": ("ssm_norm.weight", "mixer.norm.weight"), "state_out": ("ssm_out.weight", "mixer.out_proj.weight")}
-_LLAMA = {**_NORMS, **_ATTENTION, **_FEED}
+LLAMA = {**_NORMS, **_ATTENTION, **_FEED}
 
 # Of the whole model; the last is behind nothing in Hugging Face's, the others behind "model.".
 _OUTER = _weights(embedding=("token_embd", "embed_tokens"), norm=("output_norm", "norm"), output=("output", "lm_head"))
@@ -122,7 +122,7 @@ class Family:
     @property
     def besides(self) -> frozenset[str]:
         """Tensors that its layers must have besides LLaMA's."""
-        return frozenset(self.names) - frozenset(_LLAMA) - frozenset(self.optional) - _BY_KIND
+        return frozenset(self.names) - frozenset(LLAMA) - frozenset(self.optional) - _BY_KIND
 
 
 _BY_KIND = frozenset({**_EXPERTS, **_SHARED, **_GATED_DELTA, **_MAMBA2}) | {
@@ -130,25 +130,25 @@ _BY_KIND = frozenset({**_EXPERTS, **_SHARED, **_GATED_DELTA, **_MAMBA2}) | {
 """Tensors that the model asks for where a layer is of their kind."""
 
 FAMILIES = (
-    Family("llama", ("llama", "mistral"), {**_LLAMA, **_BIASES, **_EXPERTS}, optional=tuple(_BIASES), interleaved=True),
-    Family("qwen2", ("qwen2",), {**_LLAMA, **_BIASES}, optional=("attention_out_bias",)),
-    Family("qwen3", ("qwen3",), {**_LLAMA, **_HEAD_NORMS, **_BIASES}, optional=tuple(_BIASES)),
-    Family("smollm3", ("smollm3",), {**_LLAMA, **_BIASES}, optional=tuple(_BIASES), interleaved=True, plain=4),
-    Family("phi3", ("phi3",), {**_NORMS, **_FUSED, **_only(_LLAMA, "attention_out", "down")}),
-    Family("gemma2", ("gemma2",), {**_LLAMA, **_SANDWICH}, norm_offset=1.0, activation="gelu", scaled_embedding=True,
+    Family("llama", ("llama", "mistral"), {**LLAMA, **_BIASES, **_EXPERTS}, optional=tuple(_BIASES), interleaved=True),
+    Family("qwen2", ("qwen2",), {**LLAMA, **_BIASES}, optional=("attention_out_bias",)),
+    Family("qwen3", ("qwen3",), {**LLAMA, **_HEAD_NORMS, **_BIASES}, optional=tuple(_BIASES)),
+    Family("smollm3", ("smollm3",), {**LLAMA, **_BIASES}, optional=tuple(_BIASES), interleaved=True, plain=4),
+    Family("phi3", ("phi3",), {**_NORMS, **_FUSED, **_only(LLAMA, "attention_out", "down")}),
+    Family("gemma2", ("gemma2",), {**LLAMA, **_SANDWICH}, norm_offset=1.0, activation="gelu", scaled_embedding=True,
            windows=2, wide_scale_layers=46),
-    Family("gemma3", ("gemma3_text", "gemma3"), {**_LLAMA, **_SANDWICH, **_HEAD_NORMS}, norm_offset=1.0,
+    Family("gemma3", ("gemma3_text", "gemma3"), {**LLAMA, **_SANDWICH, **_HEAD_NORMS}, norm_offset=1.0,
            activation="gelu", scaled_embedding=True, windows=6, window_base=10000.0, wide_scale_layers=62),
-    Family("qwen3moe", ("qwen3_moe",), {**_LLAMA, **_HEAD_NORMS, **_EXPERTS, **_BIASES}, optional=tuple(_BIASES)),
+    Family("qwen3moe", ("qwen3_moe",), {**LLAMA, **_HEAD_NORMS, **_EXPERTS, **_BIASES}, optional=tuple(_BIASES)),
     Family("gpt-oss", ("gpt_oss",), {**_NORMS, **_ATTENTION, **_BIASES, **_EXPERTS, **_GPT_OSS}, activation="clamped",
            windows=2, truncated_yarn=False),
-    Family("lfm2", ("lfm2",), {**_LLAMA, **_LFM2}, outer=_LFM2_OUTER, optional=("query_norm", "key_norm")),
-    Family("qwen3next", ("qwen3_next",), {**_LLAMA, **_HEAD_NORMS, **_EXPERTS, **_SHARED, **_GATED_DELTA},
+    Family("lfm2", ("lfm2",), {**LLAMA, **_LFM2}, outer=_LFM2_OUTER, optional=("query_norm", "key_norm")),
+    Family("qwen3next", ("qwen3_next",), {**LLAMA, **_HEAD_NORMS, **_EXPERTS, **_SHARED, **_GATED_DELTA},
            norm_offset=1.0, gated_attention=True, recurrent="gated delta", interval=4),
-    Family("qwen35", ("qwen3_5_text", "qwen3_5"), {**_LLAMA, **_HEAD_NORMS, **_GATED_DELTA}, norm_offset=1.0,
+    Family("qwen35", ("qwen3_5_text", "qwen3_5"), {**LLAMA, **_HEAD_NORMS, **_GATED_DELTA}, norm_offset=1.0,
            gated_attention=True, recurrent="gated delta", interval=4, tiled_heads=True),
     Family("qwen35moe", ("qwen3_5_moe_text", "qwen3_5_moe"),
-           {**_LLAMA, **_HEAD_NORMS, **_EXPERTS, **_SHARED, **_GATED_DELTA}, norm_offset=1.0, gated_attention=True,
+           {**LLAMA, **_HEAD_NORMS, **_EXPERTS, **_SHARED, **_GATED_DELTA}, norm_offset=1.0, gated_attention=True,
            recurrent="gated delta", interval=4, tiled_heads=True),
     Family("mamba2", ("mamba2",), _MAMBA2, outer=_MAMBA2_OUTER, optional=("convolution_bias",),
            recurrent="state space"),

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from examples.llama.checkpoint import Checkpoint, Weight, check_layers, names_of, parted
 from examples.llama.config import FACTORS, Config, Experts, LayerKind, Mixer, Recurrence, Rope
 from examples.llama.families import HF, Family, family_of
@@ -13,7 +15,7 @@ from examples.llama.rope_scaling import read_rope
 from minigrad import Tensor
 from minigrad.errors import FormatError
 from minigrad.expr import evaluate
-from minigrad.state import safe_load
+from minigrad.state import QuantizedTensor, safe_load
 from minigrad.state.fields import Fields, brief, read_json, read_text
 
 MIXERS: dict[str, Mixer] = {"full_attention": "attention", "sliding_attention": "attention", "conv": "convolution",
@@ -21,6 +23,10 @@ MIXERS: dict[str, Mixer] = {"full_attention": "attention", "sliding_attention": 
 """Names in configurations of what a layer does with other tokens."""
 ACTIVATIONS = {"silu": ("silu", "swish"), "gelu": ("gelu_pytorch_tanh", "gelu_tanh"), "clamped": ("silu",)}
 """Names in configurations of the activation of a family."""
+
+MXFP4: tuple[tuple[str, tuple[tuple[str, int | None], ...]], ...] = (
+    ("gate_up_proj", (("gate_proj", 0), ("up_proj", 1))), ("down_proj", (("down_proj", None),)))
+"""Products of all experts in gpt-oss's own files, and the first of every second row of each of their parts."""
 
 
 def load_hf(folder: Path, single: Path | None) -> Checkpoint:
@@ -33,7 +39,7 @@ def load_hf(folder: Path, single: Path | None) -> Checkpoint:
     family = family_of(fields.text("model_type"), HF, path)
     if "text_config" in fields:
         fields = fields.inner("text_config")
-    stored: dict[str, Tensor] = {}
+    stored: dict[str, Weight] = {}
     for file in [single] if single else _hf_files(folder):
         stored |= safe_load(file)
     layers = fields.count("num_hidden_layers")
@@ -180,20 +186,30 @@ def _ropes(fields: Fields, family: Family, head_size: int, context: int) -> tupl
     return rope, read_rope(narrow, narrow.real("rope_theta", 1, 1e12, local), head_size, context)
 
 
-def _stacked(stored: Mapping[str, Tensor], config: Config, prefix: str, layers: int) -> dict[str, Tensor]:
+def _stacked(stored: Mapping[str, Weight], config: Config, prefix: str, layers: int) -> dict[str, Weight]:
     """The tensors with those of all experts of a layer as one, under the name that has * for the number: files have one
-    for each expert, or, gpt-oss's, one with inputs before outputs and rows of gate and up in turns."""
+    for each expert, or, gpt-oss's, one with inputs before outputs and rows of gate and up in turns, or with rows of
+    MXFP4 apart from their scales."""
     found, experts = dict(stored), config.experts
     for layer in range(layers if experts else 0):
         inside = f"{prefix}{layer}.mlp.experts."
         for part in ("gate_proj", "up_proj", "down_proj"):
             names = [f"{inside}{number}.{part}.weight" for number in range(experts.count if experts else 0)]
-            if all([name in found for name in names]):
-                found[f"{inside}*.{part}.weight"] = _together([found.pop(name) for name in names])
+            each = [found[name] for name in names if name in found]
+            plain = [tensor for tensor in each if isinstance(tensor, Tensor)]
+            if len(plain) == len(names):
+                found[f"{inside}*.{part}.weight"] = _together(plain)
+                found = {name: tensor for name, tensor in found.items() if name not in names}
+        for name, parts in MXFP4:
+            codes, scales = [found.get(f"{inside}{name}_{kind}") for kind in ("blocks", "scales")]
+            if isinstance(codes, Tensor) and isinstance(scales, Tensor):
+                del found[f"{inside}{name}_blocks"], found[f"{inside}{name}_scales"]
+                for part, start in parts:
+                    found[f"{inside}*.{part}.weight"] = _mxfp4(codes.numpy(), scales.numpy(), start, inside + name)
         for kind, axis in (("", 2), ("_bias", 1)):
             both, down = found.pop(f"{inside}gate_up_proj{kind}", None), found.pop(f"{inside}down_proj{kind}", None)
             for start, part, whole in ((0, "gate_proj", both), (1, "up_proj", both), (None, "down_proj", down)):
-                if whole is not None and len(whole.shape) == axis + 1:
+                if isinstance(whole, Tensor) and len(whole.shape) == axis + 1:
                     name = f"{inside}*.{part}.weight" if axis == 2 else f"{inside}{part}_bias"
                     found[name] = _turned(whole, start, axis)
     return found
@@ -213,8 +229,26 @@ def _turned(whole: Tensor, start: int | None, axis: int) -> Tensor:
     return (whole.transpose(1, 2) if axis == 2 else whole).contiguous().realize()
 
 
-def _of_family(name: str, tensor: Tensor, family: Family) -> Tensor:
+def _mxfp4(codes: np.ndarray, scales: np.ndarray, start: int | None, name: str) -> QuantizedTensor:
+    """Codes [count, rows, blocks, 16], two neighbours in a byte, and scales [count, rows, blocks], as GGUF files have
+    them: bytes of a block's element k and k + 16, behind its scale. Every second row from `start`, all if it is None.
+    """
+    if codes.dtype != np.uint8 or scales.dtype != np.uint8 or codes.shape != (*scales.shape, 16) or scales.ndim != 3:
+        raise FormatError(f"the model's {name} has blocks {list(codes.shape)} of {codes.dtype} and scales "
+                          f"{list(scales.shape)} of {scales.dtype}; expected uint8, and 16 codes for each scale; "
+                          "download the model again")
+    if start is not None:
+        codes, scales = codes[:, start::2], scales[:, start::2]
+    each = np.stack([codes & 15, codes >> 4], axis=-1).reshape(*scales.shape, 2, 16)
+    blocks = np.concatenate([scales[..., None], each[..., 0, :] | each[..., 1, :] << 4], axis=-1)
+    count, rows, columns = scales.shape
+    return QuantizedTensor.from_blocks("MXFP4", (count, rows, 32 * columns), blocks.reshape(-1))
+
+
+def _of_family(name: str, tensor: Weight, family: Family) -> Weight:
     """A tensor as the model takes it."""
+    if isinstance(tensor, QuantizedTensor):
+        return tensor
     kind = name.split(".")[-1]
     if kind == "rate":
         return (-tensor.float().exp()).realize()

@@ -433,9 +433,14 @@ class MixtureOfExperts:
 
     def product(self, x: Tensor, part: tuple[Weight, Tensor | None], chosen: Tensor) -> Tensor:
         """x [n, 1 or used, columns] times the matrices of the experts `chosen` [n, used]: [n, used, rows]."""
-        weight, biases = part
-        values = weight.dequantize() if isinstance(weight, QuantizedTensor) else weight
-        return biased((values[chosen] * x.unsqueeze(2)).sum(-1), None if biases is None else biases[chosen])
+        (weight, biases), (n, used) = part, chosen.shape
+        if isinstance(weight, QuantizedTensor) and isinstance(n, int):  # few tokens: their blocks, as they are
+            each = x.expand(n, used, x.shape[2]).reshape(n * used, 1, -1)
+            found = weight.pick(chosen.reshape(-1)).linear(each).reshape(n, used, -1)
+        else:
+            values = weight.dequantize() if isinstance(weight, QuantizedTensor) else weight
+            found = (values[chosen] * x.unsqueeze(2)).sum(-1)
+        return biased(found, None if biases is None else biases[chosen])
 
     def unread(self) -> float:
         """Bytes of weights that one token does not read."""

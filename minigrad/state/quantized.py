@@ -75,9 +75,10 @@ class QuantizedTensor:
 
     @classmethod
     def quantize(cls, weight: Tensor | np.ndarray, kind: str, device: str | None = None) -> QuantizedTensor:
-        """The nearest quantised matrix, rounded as GGML's reference does; kind is one of NEAREST."""
-        values = weight if isinstance(weight, np.ndarray) else weight.float().numpy()
-        return cls.from_blocks(kind, values.shape, quantize_blocks(np.asarray(values, np.float32), kind), device)
+        """The nearest quantised matrix, or several, rounded as GGML's reference does; kind is one of NEAREST."""
+        values = np.asarray(weight if isinstance(weight, np.ndarray) else weight.float().numpy(), np.float32)
+        rows = values.reshape(-1, values.shape[-1]) if values.ndim == 3 and values.size else values
+        return cls.from_blocks(kind, values.shape, quantize_blocks(rows, kind), device)
 
     @property
     def parts(self) -> tuple[Tensor, ...]:

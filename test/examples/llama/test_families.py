@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from conftest import devices
 
-from examples.llama.checkpoint import Checkpoint
+from examples.llama.checkpoint import Checkpoint, converted
 from examples.llama.families import HF, family_of
 from examples.llama.generate import Session
 from examples.llama.model import Llama
@@ -23,7 +23,7 @@ from examples.llama.speculation import PromptLookup, Speculation
 from examples.llama.weights import load_checkpoint
 from minigrad import Tensor, config
 from minigrad.errors import FormatError, MinigradError
-from minigrad.state import safe_load, safe_save
+from minigrad.state import QuantizedTensor, safe_load, safe_save
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 NAMES = sorted(path.name for path in MODELS.iterdir())
@@ -248,6 +248,79 @@ def test_configurations_of_older_files(tmp_path: Path) -> None:
             checkpoint = load_checkpoint(tmp_path)
             found = all_logits(Llama(checkpoint.config, checkpoint.tensors, CONTEXT), golden["tokens"])
         np.testing.assert_allclose(found, golden["whole"], atol=TOLERANCE, err_msg=name)
+
+
+@pytest.mark.parametrize("device", [name for name in devices() if name != "CL:rusticl"])
+@pytest.mark.parametrize("kind", ["Q8_0", "MXFP4"])
+def test_experts_of_blocks(kind: str, device: str) -> None:
+    """A prompt and single tokens, as with the values that the blocks stand for; of a token's blocks only those of the
+    chosen experts are read."""
+    tokens, rng = np.load(MODELS / "gpt-oss" / "logits.npz")["tokens"][:20], np.random.default_rng(0)
+    with config(device=device):
+        checkpoint = load_checkpoint(MODELS / "gpt-oss")
+        blocks: dict[str, Any] = dict(checkpoint.tensors)
+        values = dict(blocks)
+        for name, tensor in checkpoint.tensors.items():
+            if name.split(".")[-1] in ("experts_gate", "experts_up", "experts_down"):
+                blocks[name] = random_experts(rng, kind, tensor.shape)
+                values[name] = Tensor(blocks[name].dequantize().numpy())
+        found, wanted = [fed(Llama(checkpoint.config, tensors, CONTEXT), tokens.tolist(), 16)
+                         for tensors in (blocks, values)]
+        np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+def test_experts_are_converted_with_the_other_matrices() -> None:
+    """To blocks, and from blocks to halves; biases and routers stay as they are."""
+    tensors = load_checkpoint(MODELS / "gpt-oss").tensors
+    blocks = converted(tensors, "Q8_0")
+    halves = converted(blocks, "float16")
+    for name, tensor in tensors.items():
+        experts = name.split(".")[-1] in ("experts_gate", "experts_up", "experts_down")
+        assert experts <= (getattr(blocks[name], "kind", "") == "Q8_0"), name
+        half = halves[name]
+        assert isinstance(tensor, Tensor) and isinstance(half, Tensor), name
+        if name.endswith(("_bias", "router")):
+            assert blocks[name] is tensor, name
+        if experts:
+            np.testing.assert_allclose(half.numpy(), tensor.float().numpy(), atol=2e-2)
+
+
+def random_experts(rng: np.random.Generator, kind: str, shape: tuple[Any, ...]) -> QuantizedTensor:
+    """Blocks of 32 with scales of about 1/16 of the largest code."""
+    bytes_of = {"Q8_0": 32, "MXFP4": 16}[kind]
+    count = int(np.prod(shape)) // 32
+    codes = rng.integers(0, 256, (count, bytes_of), dtype=np.uint8)
+    scales = np.full((count, 1), 0.002, np.float16).view(np.uint8) if kind == "Q8_0" else rng.integers(
+        122, 125, (count, 1), dtype=np.uint8)
+    return QuantizedTensor.from_blocks(kind, shape, np.concatenate([scales, codes], axis=1).reshape(-1))
+
+
+def test_experts_in_the_form_of_gpt_oss(tmp_path: Path) -> None:
+    """Two neighbours of a row in a byte, scales apart from them, rows of gate and up in turns."""
+    rng, tensors = np.random.default_rng(0), safe_load(MODELS / "gpt-oss" / "model.safetensors")
+    stored, levels = dict(tensors), np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    for name in tensors:
+        if name.endswith(("gate_up_proj", "down_proj")) and ".experts." in name:
+            count, columns, rows = [int(n) for n in tensors[name].shape]
+            codes = rng.integers(0, 16, (count, rows, columns // 32, 32), dtype=np.uint8)
+            powers = rng.integers(122, 126, (count, rows, columns // 32), dtype=np.uint8)
+            values = (levels[codes] * 2.0 ** (powers[..., None].astype(int) - 127)).reshape(count, rows, columns)
+            tensors[name] = Tensor(values.swapaxes(1, 2).astype(np.float32))
+            del stored[name]
+            stored[f"{name}_blocks"] = Tensor(codes[..., ::2] | codes[..., 1::2] << 4)
+            stored[f"{name}_scales"] = Tensor(powers)
+    logits = []
+    for kind, form in (("blocks", stored), ("values", tensors)):
+        folder = tmp_path / kind
+        folder.mkdir()
+        shutil.copy(MODELS / "gpt-oss" / "config.json", folder)
+        safe_save(form, folder / "model.safetensors")
+        with config(device="NUMPY"):
+            checkpoint = load_checkpoint(folder)
+            assert (getattr(checkpoint.tensors["layers.0.experts_up"], "kind", "") == "MXFP4") == (kind == "blocks")
+            model = Llama(checkpoint.config, checkpoint.tensors, CONTEXT)
+            logits.append(all_logits(model, np.arange(3, 20)))
+    np.testing.assert_allclose(logits[0], logits[1], atol=1e-4)
 
 
 def test_the_weights_that_a_token_reads() -> None:
