@@ -33,7 +33,7 @@ Stacked = Callable[[Node], Node]
 
 @dataclass(frozen=True)
 class Total:
-    """How the sum over all steps of `node` is made: from `factors` of all steps, and from sums of `added`."""
+    """The parts of the sum over all steps of `node`: `factors` of all steps, and sums of `added`."""
 
     node: Node
     factors: tuple[Node, ...]
@@ -46,8 +46,8 @@ class Total:
 
 
 def total_of(node: Node, operands: Collection[Node], room: int) -> Total:
-    """How to add up a Node of a step whose operands are known of all steps. `room`: the elements of further factors
-    that a step may give."""
+    """The parts of the sum of a Node of a step whose operands are known of all steps. `room`: the elements of further
+    factors that a step may give."""
     bodies: dict[Node, Node] = {}
     factors: list[Node] = []
     added: list[Node] = []
@@ -89,7 +89,7 @@ def _passes(node: Node) -> bool:
 
 
 def _factors(node: Node) -> tuple[Node, Node] | None:
-    """What a product multiplies, before it is repeated; None for none, and for one that repeats nothing."""
+    """The operands of a product, before it is repeated; None for none, and for one that repeats nothing."""
     if node.op is not MUL or node.storage is not None:
         return None
     a, b = _base(node.inputs[0]), _base(node.inputs[1])
@@ -97,7 +97,7 @@ def _factors(node: Node) -> tuple[Node, Node] | None:
 
 
 def _base(node: Node) -> Node:
-    """What a Node is moved from."""
+    """The Node that one is moved from."""
     while node.storage is None and (node.op in MOVES or (node.op is CAST and node.inputs[0].dtype.is_float)):
         node = node.inputs[0]
     return node
