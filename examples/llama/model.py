@@ -15,7 +15,7 @@ from examples.llama.checkpoint import Weight
 from examples.llama.config import Config, LayerKind, Mixer, Recurrence, Rope
 from minigrad import Tensor, Variable, scan
 from minigrad.errors import FormatError
-from minigrad.expr import Index, emax, evaluate
+from minigrad.expr import Index, emax, emin, evaluate
 from minigrad.state import QuantizedTensor
 
 DEFAULT_CONTEXT = 2048
@@ -163,7 +163,8 @@ class Attention:
 
         # Token i may look at positions 0 to position + i, or at the last `window` of them.
         start = 0 if self.window is None else emax(position + 1 - self.window, 0)
-        keys, values = self.cached_keys[:, start:end], self.cached_values[:, start:end]
+        stop = end if self.window is None else start + emin(end, n + self.window - 1)
+        keys, values = self.cached_keys[:, start:stop], self.cached_values[:, start:stop]
         mixed = query.scaled_dot_product_attention(
             keys, values, is_causal=True, causal_offset=position - start, enable_gqa=True, window=self.window,
             scale=config.attention_scale, softcap=config.attention_cap, sinks=self.sinks)
@@ -433,8 +434,8 @@ class MixtureOfExperts:
 
     def product(self, x: Tensor, part: tuple[Weight, Tensor | None], chosen: Tensor) -> Tensor:
         """x [n, 1 or used, columns] times the matrices of the experts `chosen` [n, used]: [n, used, rows]."""
-        (weight, biases), (n, used) = part, chosen.shape
-        if isinstance(weight, QuantizedTensor) and isinstance(n, int):  # few tokens: their blocks, as they are
+        (weight, biases), n, used = part, chosen.shape[0], self.experts.used
+        if isinstance(weight, QuantizedTensor) and isinstance(n, int) and n * used <= self.experts.count:  # few blocks
             each = x.expand(n, used, x.shape[2]).reshape(n * used, 1, -1)
             found = weight.pick(chosen.reshape(-1)).linear(each).reshape(n, used, -1)
         else:
@@ -495,6 +496,7 @@ class Llama:
         self.norm = weights.vector("norm", config.width)
         self.tables = [rotary_table(rope, config.head_size, self.capacity) for rope in config.ropes]
         self.recurrent = any([isinstance(layer.mixer, GatedDelta | StateSpace) for layer in self.layers])
+        self.sparse = any([isinstance(layer.feed_forward, MixtureOfExperts) for layer in self.layers])
         self.position = Variable("position", 0, self.capacity - 1)
         self.length = Variable("length", 2, max(2, self.capacity))
 

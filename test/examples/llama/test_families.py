@@ -33,6 +33,12 @@ TOLERANCE = 1e-3
 CONTEXT = 48
 
 
+def goldens(name: str) -> dict[str, np.ndarray]:
+    """Tokens and the logits that transformers gave for them."""
+    with np.load(MODELS / name / "logits.npz") as found:
+        return dict(found)
+
+
 def load(name: str, form: str, context: int = CONTEXT) -> Llama:
     checkpoint = load_checkpoint(MODELS / name / FORMS[form])
     return Llama(checkpoint.config, checkpoint.tensors, context)
@@ -53,7 +59,7 @@ def fed(model: Llama, tokens: list[int], start: int) -> list[np.ndarray]:
 def test_logits(name: str, device: str) -> None:
     """Of a prompt, and token by token behind it: beyond the window and the original context. Both forms have the same
     programs, so that on OpenCL, where compiling takes long, one of them is enough."""
-    golden: Any = np.load(MODELS / name / "logits.npz")
+    golden = goldens(name)
     tokens, steps = golden["tokens"], golden["steps"]
     with config(device=device):
         for form in FORMS if not device.startswith("CL") else ("folder",):
@@ -65,7 +71,7 @@ def test_logits(name: str, device: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_of_every_position(name: str, device: str) -> None:
     """In a cache beyond the original context, and in one within it."""
-    golden: Any = np.load(MODELS / name / "logits.npz")
+    golden = goldens(name)
     with config(device=device):
         for form in FORMS:
             found = all_logits(load(name, form), golden["tokens"])
@@ -118,7 +124,7 @@ def test_every_feature_matters() -> None:
     seen = set()
     with config(device="NUMPY"):
         for name in NAMES:
-            golden: Any = np.load(MODELS / name / "logits.npz")
+            golden = goldens(name)
             checkpoint = load_checkpoint(MODELS / name)
             for feature in FEATURES:
                 model = without(checkpoint, feature)
@@ -161,7 +167,7 @@ def test_a_tensor_too_many_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", RECURRENT)
 def test_a_recurrent_state_that_goes_back_starts_again(name: str, device: str) -> None:
     """Whatever was in the cache, and however a feed ended, the logits are those of the tokens."""
-    tokens = np.load(MODELS / name / "logits.npz")["tokens"].tolist()
+    tokens = goldens(name)["tokens"].tolist()
     with config(device=device):
         model = load(name, "folder")
         session, wanted = Session(model), Session(load(name, "folder")).feed(tokens[:14])
@@ -231,7 +237,7 @@ def test_configurations_that_are_refused(tmp_path: Path, changes: dict[str, Any]
 def test_configurations_of_older_files(tmp_path: Path) -> None:
     """The base and the scaling apart from each other, the pattern of windows as a number."""
     for name in ("llama", "gemma3", "phi3-longrope"):
-        golden: Any = np.load(MODELS / name / "logits.npz")
+        golden = goldens(name)
         fields = json.loads((MODELS / name / "config.json").read_text())
         ropes = fields.pop("rope_parameters")
         if name == "gemma3":
@@ -255,7 +261,7 @@ def test_configurations_of_older_files(tmp_path: Path) -> None:
 def test_experts_of_blocks(kind: str, device: str) -> None:
     """A prompt and single tokens, as with the values that the blocks stand for; of a token's blocks only those of the
     chosen experts are read."""
-    tokens, rng = np.load(MODELS / "gpt-oss" / "logits.npz")["tokens"][:20], np.random.default_rng(0)
+    tokens, rng = goldens("gpt-oss")["tokens"][:20], np.random.default_rng(0)
     with config(device=device):
         checkpoint = load_checkpoint(MODELS / "gpt-oss")
         blocks: dict[str, Any] = dict(checkpoint.tensors)
