@@ -32,7 +32,7 @@ def load_gguf(path: Path) -> Checkpoint:
     prefix = f"{family.architecture}."
     own = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
     fields = Fields(own, path, family.architecture)
-    names = names_of(family, GGUF, fields.count("block_count"), stored, PREFIXES, path)
+    names = names_of(family, GGUF, _layers(fields), stored, PREFIXES, path)
     config = _config(fields, family, stored)
     return Checkpoint(config, _weights({ours: stored[theirs] for ours, theirs in names.items()}, config, family,
                                        path), path, metadata)
@@ -53,8 +53,13 @@ def _weights(stored: Mapping[str, GGUFTensor], config: Config, family: Family, p
     return {**tensors, **kept}
 
 
+def _layers(fields: Fields) -> int:
+    """The number of layers; those that guess further tokens come behind them."""
+    return max(fields.count("block_count") - fields.count("nextn_predict_layers", 0, default=0), 1)
+
+
 def _config(fields: Fields, family: Family, stored: Mapping[str, GGUFTensor]) -> Config:
-    width, layers = fields.count("embedding_length"), fields.count("block_count")
+    width, layers = fields.count("embedding_length"), _layers(fields)
     heads = fields.count("attention.head_count") if family.attends else 1
     head_size = fields.count("attention.key_length", 2, 1 << 16, default=width // heads) if family.attends else 2
     rows = stored["token_embd.weight"].shape

@@ -188,8 +188,8 @@ def _ropes(fields: Fields, family: Family, head_size: int, context: int) -> tupl
 
 def _stacked(stored: Mapping[str, Weight], config: Config, prefix: str, layers: int) -> dict[str, Weight]:
     """The tensors with those of all experts of a layer as one, under the name that has * for the number: files have one
-    for each expert, or, gpt-oss's, one with inputs before outputs and rows of gate and up in turns, or with rows of
-    MXFP4 apart from their scales."""
+    for each expert, or one with gate above up, or, gpt-oss's, one with inputs before outputs and rows of gate and up in
+    turns, or with rows of MXFP4 apart from their scales."""
     found, experts = dict(stored), config.experts
     for layer in range(layers if experts else 0):
         inside = f"{prefix}{layer}.mlp.experts."
@@ -206,6 +206,14 @@ def _stacked(stored: Mapping[str, Weight], config: Config, prefix: str, layers: 
                 del found[f"{inside}{name}_blocks"], found[f"{inside}{name}_scales"]
                 for part, start in parts:
                     found[f"{inside}*.{part}.weight"] = _mxfp4(codes.numpy(), scales.numpy(), start, inside + name)
+        halves = found.get(f"{inside}gate_up_proj")
+        if experts and config.activation != "clamped" and isinstance(halves, Tensor) and len(halves.shape) == 3:
+            gate, up = halves[:, :experts.hidden], halves[:, experts.hidden:]  # Qwen3.5's, outputs first
+            down = found.pop(f"{inside}down_proj", None)
+            del found[f"{inside}gate_up_proj"]
+            for part, whole in (("gate_proj", gate), ("up_proj", up), ("down_proj", down)):
+                if isinstance(whole, Tensor):
+                    found[f"{inside}*.{part}.weight"] = whole.contiguous().realize()
         for kind, axis in (("", 2), ("_bias", 1)):
             both, down = found.pop(f"{inside}gate_up_proj{kind}", None), found.pop(f"{inside}down_proj{kind}", None)
             for start, part, whole in ((0, "gate_proj", both), (1, "up_proj", both), (None, "down_proj", down)):

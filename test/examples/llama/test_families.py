@@ -275,6 +275,25 @@ def test_experts_of_blocks(kind: str, device: str) -> None:
         np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
+def test_experts_of_one_tensor_with_gate_above_up(tmp_path: Path) -> None:
+    """As in the folders of Qwen3.5 with experts."""
+    stored = dict(safe_load(MODELS / "qwen3next" / "model.safetensors"))
+    for layer in range(4):
+        inside = f"model.layers.{layer}.mlp.experts."
+        parts = {part: [stored.pop(f"{inside}{number}.{part}.weight").float().numpy() for number in range(4)]
+                 for part in ("gate_proj", "up_proj", "down_proj")}
+        both = np.concatenate([np.stack(parts["gate_proj"]), np.stack(parts["up_proj"])], axis=1)
+        stored[f"{inside}gate_up_proj"] = Tensor(both)
+        stored[f"{inside}down_proj"] = Tensor(np.stack(parts["down_proj"]))
+    shutil.copy(MODELS / "qwen3next" / "config.json", tmp_path)
+    safe_save(stored, tmp_path / "model.safetensors")
+    golden = goldens("qwen3next")
+    with config(device="NUMPY"):
+        checkpoint = load_checkpoint(tmp_path)
+        found = all_logits(Llama(checkpoint.config, checkpoint.tensors, CONTEXT), golden["tokens"])
+    np.testing.assert_allclose(found, golden["whole"], atol=TOLERANCE)
+
+
 def test_experts_are_converted_with_the_other_matrices() -> None:
     """To blocks, and from blocks to halves; biases and routers stay as they are."""
     tensors = load_checkpoint(MODELS / "gpt-oss").tensors
