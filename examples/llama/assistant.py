@@ -54,7 +54,7 @@ def load_model(path: Path, options: argparse.Namespace) -> tuple[Checkpoint, Lla
     """A checkpoint and its model. What they take is said first, where somebody sits there; raises TooLarge where there
     is not so much.
     """
-    needs = memory.needs_of(path, options.context, options.weights_dtype)
+    needs = memory.needs_of(path, options.context, options.weights_dtype, options.cache_type)
     if needs is not None:
         free = memory.free_memory()
         memory.check(needs, free)
@@ -65,7 +65,7 @@ def load_model(path: Path, options: argparse.Namespace) -> tuple[Checkpoint, Lla
     tensors = checkpoint.tensors
     if options.weights_dtype is not None:
         tensors = converted(tensors, options.weights_dtype)
-    config = replace(checkpoint.config, quantize_activations=options.quantize_activations)
+    config = replace(checkpoint.config, quantize_activations=options.quantize_activations, cache=options.cache_type)
     return checkpoint, Llama(config, tensors, options.context)
 
 

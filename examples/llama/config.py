@@ -90,7 +90,8 @@ class Config:
     "clamped", gpt-oss's. `gated_attention`: queries come with as many numbers whose sigmoids the result is multiplied
     by. `convolution`: tokens that a short convolution sees.
 
-    `quantize_activations`: products with quantised matrices round their inputs to signed bytes.
+    `quantize_activations`: products with quantised matrices round their inputs to signed bytes. `cache`: the type in
+    which keys and values are kept.
     """
 
     width: int
@@ -115,6 +116,7 @@ class Config:
     convolution: int = 0
     recurrence: Recurrence | None = None
     quantize_activations: bool = False
+    cache: str = "float32"
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads or self.head_size % 2:

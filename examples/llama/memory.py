@@ -13,8 +13,8 @@ from minigrad.state.quantized import KINDS
 
 BITS = {"float32": 32.0, "float16": 16.0, "bfloat16": 16.0, "Q8_0": 8.5, "Q4_1": 5.0, "Q4_0": 4.5}
 """Bits of a weight in each type that matrices can be converted to."""
-CACHE_BYTES = 4
-"""Bytes of a key's or a value's element."""
+CACHE_TYPES = ("float16", "float32")
+"""Types that keys and values can be kept in."""
 BESIDE = 200 << 20
 """Bytes for Python, compiled programs and intermediate results."""
 _SMALLEST_CONTEXT = 256
@@ -52,14 +52,18 @@ class Needs:
         return replace(self, weights=int(self.elements * BITS[dtype] / 8))
 
 
-def needs_of(path: Path, context: int, dtype: str | None) -> Needs | None:
-    """The needs of the model in a file or folder; None where its headers do not say, or are wrong: loading says it.
+def needs_of(path: Path, context: int, dtype: str | None, cache: str = "float32") -> Needs | None:
+    """The needs of the model in a file or folder, with matrices as `dtype` (None: as they are) and keys and values as
+    `cache`; None where its headers do not say, or are wrong: loading says it.
     """
     try:
         found = _gguf_needs(path, context) if path.suffix == ".gguf" else _folder_needs(path, context)
     except (FormatError, OSError):
         return None
-    return found.converted(dtype) if found is not None and dtype is not None else found
+    if found is None:
+        return None
+    found = replace(found, token=found.token * int(BITS[cache]) // 8)
+    return found if dtype is None else found.converted(dtype)
 
 
 def check(needs: Needs, free: int | None) -> None:
@@ -102,6 +106,7 @@ def size(nbytes: float) -> str:
 
 
 def _gguf_needs(path: Path, context: int) -> Needs:
+    """Of a token, the numbers that are kept, as of `_folder_needs`."""
     metadata, stored = gguf_load(path)
     weights = elements = 0
     for tensor in stored.values():
@@ -122,7 +127,7 @@ def _gguf_needs(path: Path, context: int) -> Needs:
     width = fields.count(f"{prefix}.embedding_length")
     head = fields.count(f"{prefix}.attention.key_length", default=width // heads)
     most = fields.count(f"{prefix}.context_length", default=context)
-    return Needs(weights, elements, 2 * keys * head * CACHE_BYTES, min(context, most))
+    return Needs(weights, elements, 2 * keys * head, min(context, most))
 
 
 def _folder_needs(path: Path, context: int) -> Needs | None:
@@ -146,5 +151,5 @@ def _folder_needs(path: Path, context: int) -> Needs | None:
     kinds = fields.content.get("layer_types")
     attending = fields.count(layers) if not isinstance(kinds, list) else len(
         [kind for kind in kinds if kind in ("full_attention", "sliding_attention")])
-    token = 2 * attending * fields.count(keys, default=count) * head * CACHE_BYTES
+    token = 2 * attending * fields.count(keys, default=count) * head
     return Needs(weights, weights // stored, token, min(context, fields.count(most, default=MAX_COUNT)))

@@ -144,8 +144,8 @@ class Attention:
         self.query_norm, self.key_norm = weights.extra("query_norm", size), weights.extra("key_norm", size)
         self.sinks = weights.extra("sinks", config.heads)
         # Keys and values of all tokens so far, [kv_heads, capacity, head_size]; from T on they are not yet written.
-        self.cached_keys = Tensor.zeros(config.kv_heads, capacity, size).contiguous()
-        self.cached_values = Tensor.zeros(config.kv_heads, capacity, size).contiguous()
+        self.cached_keys, self.cached_values = [
+            Tensor.zeros(config.kv_heads, capacity, size, dtype=config.cache).contiguous() for _ in range(2)]
 
     def __call__(self, x: Tensor, tables: Tables, position: Index) -> Tensor:
         """x [n, width] -> [n, width]."""
@@ -158,13 +158,13 @@ class Attention:
         query, key = rotate(query, tables), rotate(key, tables)
 
         end = position + n
-        self.cached_keys[:, position:end] = key
-        self.cached_values[:, position:end] = value
+        self.cached_keys[:, position:end] = key.cast(config.cache)
+        self.cached_values[:, position:end] = value.cast(config.cache)
 
         # Token i may look at positions 0 to position + i, or at the last `window` of them.
         start = 0 if self.window is None else emax(position + 1 - self.window, 0)
         stop = end if self.window is None else start + emin(end, n + self.window - 1)
-        keys, values = self.cached_keys[:, start:stop], self.cached_values[:, start:stop]
+        keys, values = self.cached_keys[:, start:stop].float(), self.cached_values[:, start:stop].float()
         mixed = query.scaled_dot_product_attention(
             keys, values, is_causal=True, causal_offset=position - start, enable_gqa=True, window=self.window,
             scale=config.attention_scale, softcap=config.attention_cap, sinks=self.sinks)

@@ -300,3 +300,17 @@ def test_gguf_without_weights_or_of_another_kind(data_dir: Path) -> None:
         with pytest.raises(FormatError, match=message):
             load_checkpoint(data_dir / "tokenizers" / f"ggml-vocab-{name}.gguf")
     assert gguf_load(data_dir / "tokenizers" / "ggml-vocab-phi-3.gguf")[1] == {}
+
+
+@pytest.mark.parametrize("device", devices())
+def test_keys_and_values_in_float16(device: str, data_dir: Path) -> None:
+    """Half of the cache's memory; scores are those of float32 but for the rounding, in pieces and token by token."""
+    tokens, found = [1, *range(400, 440)], {}
+    with config(device=device):
+        checkpoint = load_checkpoint(data_dir / "llm" / "stories260K" / "hf")
+        for cache in ("float32", "float16"):
+            model = Llama(replace(checkpoint.config, cache=cache), checkpoint.tensors, 64)
+            assert {t.dtype.name for t in model.caches()} == {cache}
+            session = Session(model)
+            found[cache] = np.stack([session.feed(tokens), session.feed([7]), session.feed([9])])
+    assert 0 < np.abs(found["float16"] - found["float32"]).max() < 0.02

@@ -26,14 +26,14 @@ def test_needs_are_those_of_the_loaded_model(data_dir: Path) -> None:
     needs = needs_of(path, 2048, None)
     config = load_checkpoint(path).config
     assert needs is not None and needs.context == 2048
-    assert needs.cache == 2 * config.layers * config.kv_heads * config.head_size * 2048 * memory.CACHE_BYTES
+    assert needs.cache == 2 * config.layers * config.kv_heads * config.head_size * 2048 * 4
     assert 0.97 < needs.weights / path.stat().st_size < 1
     assert needs_of(path, 1 << 20, None).context == config.context  # type: ignore[union-attr]
     folder = needs_of(data_dir / "llm" / "stories260K" / "hf", 100, None)
-    assert folder is not None and folder.cache == 2 * 5 * 4 * 8 * 100 * memory.CACHE_BYTES
+    assert folder is not None and folder.cache == 2 * 5 * 4 * 8 * 100 * 4
     assert folder.weights == (data_dir / "llm" / "stories260K" / "hf" / "model.safetensors").stat().st_size
-    halved = needs_of(data_dir / "llm" / "stories260K" / "hf", 100, "float16")
-    assert halved is not None and 0.45 < halved.weights / folder.weights < 0.55
+    halved = needs_of(data_dir / "llm" / "stories260K" / "hf", 100, "float16", "float16")
+    assert halved is not None and 2 * halved.cache == folder.cache and 0.45 < halved.weights / folder.weights < 0.55
 
 
 def test_what_has_no_products_is_counted_as_float32(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_what_has_no_products_is_counted_as_float32(tmp_path: Path) -> None:
                                                                                        bytes(8 * 18))])
     needs = needs_of(tmp_path / "a.gguf", 10, None)
     assert needs is not None and needs.weights == 2 * 8 * 18 + 4 * 256 and needs.elements == 2 * 256
-    assert needs.token == 2 * 2 * 4 * 64 * memory.CACHE_BYTES
+    assert needs.token == 2 * 2 * 4 * 64 * 4
 
 
 def test_what_fits_is_said() -> None:
