@@ -20,12 +20,13 @@ The pipeline, each line with its reason:
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from minigrad.codegen.ir.nodes import Alloc, Function, extent_of
+from minigrad.codegen.ir.nodes import Function, extent_of
 from minigrad.codegen.ir.verify import verify_function
-from minigrad.codegen.ir.walk import statements, touched
+from minigrad.codegen.ir.walk import touched
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.kernel_text import print_kernel
 from minigrad.codegen.lowering.arguments import beginning, from_first, of_any_length, with_arguments
@@ -47,8 +48,7 @@ from minigrad.codegen.strategies.build_attention_decode import build_attention_d
 from minigrad.codegen.strategies.build_attention_gradient import build_attention_gradient
 from minigrad.codegen.strategies.build_attention_groups import build_attention_groups
 from minigrad.codegen.strategies.build_joined import build_joined
-from minigrad.codegen.strategies.build_scan import build_scan
-from minigrad.codegen.strategies.build_scan_shared import build_shared
+from minigrad.codegen.strategies.build_scan_shared import build_loop
 from minigrad.codegen.strategies.build_window import build_window
 from minigrad.codegen.strategies.build_window_groups import build_window_groups
 from minigrad.codegen.strategies.choose import choose_plans, is_row_kernel
@@ -66,7 +66,6 @@ from minigrad.codegen.strategies.plan import (
 from minigrad.codegen.strategies.scan import ScanPlan
 from minigrad.codegen.strategies.split_k import split_k
 from minigrad.codegen.strategies.thin import transpose_thin
-from minigrad.codegen.transforms import budget
 from minigrad.dtype import DType
 from minigrad.errors import present, reporting
 from minigrad.expr import Index, Var, product, subs
@@ -219,38 +218,21 @@ def forget_stages() -> None:
         cache.cache_clear()
 
 
+OF_NESTS: dict[type, Callable[..., Function]] = {
+    WindowPlan: build_window, GroupWindowPlan: build_window_groups, JoinedPlan: build_joined}
+OF_ONE_NEST: dict[type, Callable[..., Function]] = {
+    AttentionPlan: build_attention, AttentionDecodePlan: build_attention_decode,
+    AttentionGradientPlan: build_attention_gradient, GroupAttentionPlan: build_attention_groups}
+
+
 def build_any(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str) -> Function:
     """The loop nest that a plan describes."""
-    if isinstance(plan, WindowPlan):
-        return build_window(kernel, nests, plan, name)
-    if isinstance(plan, GroupWindowPlan):
-        return build_window_groups(kernel, nests, plan, name)
-    if isinstance(plan, JoinedPlan):
-        return build_joined(kernel, nests, plan, name)
     if isinstance(plan, ScanPlan):
-        return (build_shared if plan.groups and plan.across < 0 else build_scan)(kernel, plan, name)
+        return build_loop(kernel, plan, name)
+    if type(plan) in OF_NESTS:
+        return OF_NESTS[type(plan)](kernel, nests, plan, name)
     nest, = nests
-    if isinstance(plan, AttentionPlan):
-        return build_attention(kernel, nest, plan, name)
-    if isinstance(plan, AttentionDecodePlan):
-        return build_attention_decode(kernel, nest, plan, name)
-    if isinstance(plan, AttentionGradientPlan):
-        return build_attention_gradient(kernel, nest, plan, name)
-    if isinstance(plan, GroupAttentionPlan):
-        return build_attention_groups(kernel, nest, plan, name)
-    return build(kernel, nest, plan, name)
-
-
-def scan_runs(kernel: Kernel, plan: ScanPlan, target: Target) -> bool:
-    """True where a device has the local memory that a kernel with steps takes, and lets its loops run to their end."""
-    if not plan.groups:
-        return True
-    function = build_any(kernel, kernel.nests, plan, kernel.name)
-    limit = target.max_iterations
-    taken = sum([s.size * s.dtype.compute.itemsize for s in statements(function)
-                 if isinstance(s, Alloc) and s.scope == "local"])
-    return taken <= scan.room(target) and (
-        not limit or budget.iterations(budget.limit_iterations(function, limit).body) <= limit)
+    return OF_ONE_NEST.get(type(plan), build)(kernel, nest, plan, name)
 
 
 def _scratch_mode(param: Param, scratch: list[Param], written: set[str]) -> Param:

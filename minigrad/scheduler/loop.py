@@ -20,8 +20,8 @@ from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Scalar, Steps, 
 from minigrad.codegen.lowering.flatten import map_accesses, offset
 from minigrad.codegen.lowering.lower import Lowered, lower_group
 from minigrad.codegen.lowering.rename import kernel_dims, rename_nest, statements
-from minigrad.codegen.stages import scan_runs
 from minigrad.codegen.strategies.access import iterations
+from minigrad.codegen.strategies.build_scan_shared import runs
 from minigrad.codegen.strategies.launch import places_of
 from minigrad.codegen.strategies.scan import choose, independent
 from minigrad.codegen.value_walk import Rewriter
@@ -78,7 +78,7 @@ def _suits(node: Node, body: Body, known: bool, target: Target, schedule: Schedu
     if lowered is None:
         return False
     plan, steps = choose(lowered.kernel, target), present(lowered.kernel.steps, "[scan] expected steps")
-    if plan is None or not scan_runs(lowered.kernel, plan, target):
+    if plan is None or not runs(lowered.kernel, plan, target):
         return False
     work = sum([iterations(n) for n in lowered.kernel.nests[steps.first:steps.last]])
     for axis in independent(lowered.kernel):

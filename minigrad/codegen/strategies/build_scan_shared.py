@@ -5,14 +5,33 @@ from collections.abc import Sequence
 
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, Loop, Stmt
 from minigrad.codegen.ir.nodes import Store as IRStore
+from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.lowering.flatten import map_accesses, offset
-from minigrad.codegen.strategies.build_scan import ScanBuilder
+from minigrad.codegen.strategies.build_scan import ScanBuilder, build_scan
 from minigrad.codegen.strategies.launch import ceil_div, places_of
-from minigrad.codegen.strategies.scan import ScanPlan
+from minigrad.codegen.strategies.scan import ScanPlan, room
+from minigrad.codegen.transforms import budget
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.expr import Index, Var, emin, product
+from minigrad.target import Target
 from minigrad.value import Value, load
+
+
+def build_loop(kernel: Kernel, plan: ScanPlan, name: str) -> Function:
+    """The loops of a kernel with steps."""
+    return (build_shared if plan.groups and plan.across < 0 else build_scan)(kernel, plan, name)
+
+
+def runs(kernel: Kernel, plan: ScanPlan, target: Target) -> bool:
+    """True where a device has the local memory that a kernel with steps takes, and lets its loops run to their end."""
+    if not plan.groups:
+        return True
+    function, limit = build_loop(kernel, plan, kernel.name), target.max_iterations
+    taken = sum([s.size * s.dtype.compute.itemsize for s in statements(function)
+                 if isinstance(s, Alloc) and s.scope == "local"])
+    return taken <= room(target) and (
+        not limit or budget.iterations(budget.limit_iterations(function, limit).body) <= limit)
 
 
 def build_shared(kernel: Kernel, plan: ScanPlan, name: str) -> Function:

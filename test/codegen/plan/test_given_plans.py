@@ -129,7 +129,7 @@ def test_sizes_that_are_symbolic() -> None:
 
 
 def test_sizes_that_a_plan_makes_arguments_share_a_program() -> None:
-    text = TILE.replace("plan\n", "plan\n  sizes i0 i1 r0\n")
+    text = TILE.replace("plan\n", "plan\n  sizes i0 i1 r0\n").replace("u by 4", "u by 3")  # of no other test
     made = []
     for m, k, n in ((9, 11, 13), (16, 5, 32), (4, 24, 8)):
         a, b = tensor(m, k), tensor(k, n)
