@@ -2,6 +2,7 @@
 that keep the latest results."""
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 from weakref import ref
 
@@ -10,14 +11,14 @@ class Interned(ref):
     """A weak reference that knows its key in a table, so that a dead object's entry can be dropped."""
 
     __slots__ = ("table", "key")
-    table: dict[tuple, Interned]
-    key: tuple
+    table: Table
+    key: Hashable
 
 
-Table = dict[tuple, Interned]
+Table = dict[Hashable, Interned]
 
 
-def keep(table: Table, key: tuple, value: Any) -> None:
+def keep(table: Table, key: Hashable, value: Any) -> None:
     """Enters an object. `table.get(key)` is None, or a reference that gives None, where there is no such object."""
     entry = table[key] = Interned(value, drop)
     entry.table, entry.key = table, key

@@ -1,7 +1,8 @@
 """`Node`: one operation of the lazy graph. Immutable, hash-consed, made by `apply` and nowhere else."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from functools import reduce
 from itertools import count
 from threading import local
 from typing import Any
@@ -75,15 +76,15 @@ def apply(op: Op, *inputs: Node, device: str | None = None, **params: Any) -> No
     order for one op.
     """
     types: tuple[Type, ...]
-    place: tuple[Any, ...]
-    if len(inputs) == 2:  # tuples of known length are made three times as fast, and most Nodes have one or two inputs
+    place: Hashable
+    if len(inputs) == 2:  # most Nodes have one or two inputs: a number is made quickly, and no collector walks over it
         x, y = inputs
-        types, place = (x.type, y.type), (x.serial, y.serial)
+        types, place = (x.type, y.type), x.serial << 64 | y.serial
     elif len(inputs) == 1:
         x, = inputs
-        types, place = (x.type,), (x.serial,)
+        types, place = (x.type,), x.serial
     else:
-        types, place = tuple([i.type for i in inputs]), tuple([i.serial for i in inputs]) or here.world
+        types, place = tuple([i.type for i in inputs]), _place(inputs)
     kind = kinds.get((op, device, types, *params.values()) if params else (op, device, types))
     if kind is None or kind.has_zero:
         kind = kind_of(op, device, types, params)
@@ -109,7 +110,12 @@ def is_variable(node: Node) -> bool:
     return node.owned and node.dtype.is_float
 
 
-def _new(kind: Kind, inputs: tuple[Node, ...], params: dict[str, Any], place: tuple[Any, ...]) -> Node:
+def _place(inputs: tuple[Node, ...]) -> Hashable:
+    """The key of Nodes over `inputs` in their kind's table. Serials stay below 2**64."""
+    return reduce(lambda place, i: place << 64 | i.serial, inputs, 0) if inputs else here.world
+
+
+def _new(kind: Kind, inputs: tuple[Node, ...], params: dict[str, Any], place: Hashable) -> Node:
     depth = 0
     for i in inputs:
         if i.storage is None and i.depth > depth:
@@ -118,17 +124,14 @@ def _new(kind: Kind, inputs: tuple[Node, ...], params: dict[str, Any], place: tu
     node.op = kind.op
     node.inputs = inputs
     node.params = params
-    node.shape = result.shape
-    node.dtype = result.dtype
-    node.device = result.device
+    node.shape, node.dtype, node.device = result.shape, result.dtype, result.device
     node.kind = kind
     node.type = result
     node.storage = None
     node.owned = False
     node.depth = depth + 1
     entry = kind.nodes[place] = Interned(node, _forget)
-    entry.table = kind.nodes
-    entry.key = place
+    entry.table, entry.key = kind.nodes, place
     changes.mark = node.serial = next(_serials)  # a number that never was there; its inputs have another holder
     if created is not None:
         created(node)
@@ -144,7 +147,7 @@ def _forget(dead: Interned) -> None:
             del dead.table[dead.key]
 
 
-def _leave(node: Node, table: Table, place: tuple[Any, ...]) -> None:
+def _leave(node: Node, table: Table, place: Hashable) -> None:
     """Takes a Node that lives on out of its table."""
     global _elsewhere
     found = table.get(place)
@@ -162,9 +165,7 @@ def leaf(op: Op, what: Type, storage: Any, params: dict[str, Any]) -> Node:
     node.inputs = ()
     node.params = params
     node.kind = None
-    node.shape = what.shape
-    node.dtype = what.dtype
-    node.device = what.device
+    node.shape, node.dtype, node.device = what.shape, what.dtype, what.device
     node.type = what
     node.storage = storage
     node.owned = True
@@ -231,5 +232,5 @@ def sever(node: Node) -> None:
     if differentiable and ref(node) in differentiable:
         return
     if node.kind is not None:
-        _leave(node, node.kind.nodes, tuple([i.serial for i in node.inputs]))
+        _leave(node, node.kind.nodes, _place(node.inputs))
     node.inputs = ()
