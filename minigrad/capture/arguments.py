@@ -17,7 +17,7 @@ from weakref import ref
 import numpy as np
 
 from minigrad.engine.storage import leaf_of_type
-from minigrad.errors import ShapeError
+from minigrad.errors import ShapeError, quantity
 from minigrad.expr import Expr, Index, subs, unbind, variables
 from minigrad.ops.kinds import Type, same_type, type_of
 from minigrad.ops.node import Node
@@ -62,6 +62,10 @@ class Arguments:
         if kind is slice:
             return "slice", self.key(value.start), self.key(value.stop), self.key(value.step)
         return static(value)
+
+    def plain_keys(self, positional: int) -> list[Any]:
+        """The key of each argument, of those after the first `positional` ones without the name in it."""
+        return [*self.keys[:positional], *[key for _, key in self.keys[positional:]]]
 
     def _tensor(self, t: Tensor) -> tuple:
         tensors, node = self.tensors, t.node
@@ -201,13 +205,39 @@ def change_of(name: str, before: Any, now: Any) -> str:
             if old != new:
                 return f"{name!r} has {what} {new}, and had {old}"
         return f"{name!r} has another gradient or requires_grad, or is another argument too"
+    parts, others = _parts(name, now), _parts(name, before)
+    if parts and [part for part, _ in parts] == [part for part, _ in others]:
+        for (part, new), (_, old) in zip(parts, others, strict=True):
+            if new != old:
+                return change_of(part, old, new)
+    if len(parts) != len(others) and _kind(before) == _kind(now):
+        return f"{name!r} has {quantity(len(parts), 'element')}, and had {len(others)}"
     old, new = _plain(before), _plain(now)
     values = f" from {old} to {new}" if old and new else ""
     return f"{name!r} changed{values}; make it a Variable or a Tensor if it changes often"
 
 
+def unlike(before: Any, now: Any) -> int:
+    """The number of entries in which the keys of one argument differ: a shape and a type count two."""
+    if type(before) is not tuple or type(now) is not tuple or len(before) != len(now):
+        return int(before != now)
+    return sum(a != b for a, b in zip(before, now, strict=True))
+
+
 def _kind(key: Any) -> Any:
     return key[0] if type(key) is tuple and key else None
+
+
+def _parts(name: str, key: Any) -> list[tuple[str, Any]]:
+    """The elements of a list, tuple, dictionary or dataclass, as (how one is written, key); none of anything else."""
+    kind = _kind(key)
+    if kind in ("list", "tuple"):
+        return [(f"{name}[{k}]", part) for k, part in enumerate(key[1])]
+    if isinstance(kind, type) and issubclass(kind, dict):
+        return [(f"{name}[{_plain(k) or '...'}]", part) for k, part in key[1]]
+    if isinstance(kind, type) and is_dataclass(kind):
+        return [(f"{name}.{f.name}", part) for f, part in zip(fields(kind), key[1], strict=True)]
+    return []
 
 
 def _plain(key: Any) -> str:

@@ -24,7 +24,7 @@ from typing import Any
 from weakref import ref
 
 from minigrad import random
-from minigrad.capture.arguments import Arguments, change_of, returned_iterator, tensors_in, transform
+from minigrad.capture.arguments import Arguments, change_of, returned_iterator, tensors_in, transform, unlike
 from minigrad.capture.journal import Journal, escaped, settle
 from minigrad.capture.recorder import Recorder, capturing
 from minigrad.capture.replay import PATIENCE, Capture, checked_replay
@@ -202,7 +202,7 @@ class Captures:
 
     def _named(self, args: tuple, kwargs: dict[str, Any], arguments: Arguments, around: tuple) -> list[tuple[str, Any]]:
         names = self._surroundings.names(args, kwargs, self._owner is not None)
-        return [*zip(names, arguments.keys, strict=True), *around]
+        return [*zip(names, arguments.plain_keys(len(args)), strict=True), *around]
 
     def _difference(self, named: list[tuple[str, Any]]) -> str:
         """A sentence about the difference to the capture that is most like this call."""
@@ -210,7 +210,7 @@ class Captures:
             return "first call"
         changes = [[(now, before) for now, before in zip(named, seen, strict=False) if before != now]
                    for seen in reversed(self._seen)]
-        least = min(changes, key=len)
+        least = min(changes, key=lambda found: (len(found), sum(unlike(old[1], new[1]) for new, old in found)))
         if least:
             (name, value), (known, before) = least[0]
             return change_of(name, before if known == name else None, value)

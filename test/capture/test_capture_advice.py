@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from minigrad import Tensor, jit, nn, optim
 from minigrad.errors import CaptureError
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
+ONE, TWO = Tensor([1.0], device="CPU"), Tensor([1.0, 2.0], device="CPU")
 
 
 def chosen(x: Tensor) -> Tensor:
@@ -84,3 +86,41 @@ def test_the_reason_of_another_capture_says_what_changed(args: tuple[Tensor, obj
     f(Tensor([1.0, 2.0]), 2)
     f(*args)
     assert f.last_reason == reason
+
+
+@dataclass
+class Pair:
+    x: Tensor
+    k: int
+
+
+@pytest.mark.parametrize("before,now,reason", [
+    ({"k": 2}, {"k": 3}, "'k' changed from 2 to 3; make it a Variable or a Tensor if it changes often"),
+    ({"k": ONE}, {"k": TWO}, "'k' has shape [2], and had [1]; a size that changes may be a Variable"),
+    ({"k": [ONE, ONE]}, {"k": [ONE, TWO]}, "'k[1]' has shape [2], and had [1]; a size that changes may be a Variable"),
+    ({"k": (1, "a")}, {"k": (1, "b")}, "'k[1]' changed from 'a' to 'b'; make it a Variable"),
+    ({"k": [1]}, {"k": [1, 2]}, "'k' has 2 elements, and had 1"),
+    ({"k": {"a": ONE, "b": (0.5, 1)}}, {"k": {"a": ONE, "b": (0.25, 1)}},
+     "\"k['b'][0]\" changed from 0.5 to 0.25; make it a Variable or a Tensor if it changes often"),
+    ({"k": Pair(ONE, 1)}, {"k": Pair(TWO, 1)},
+     "'k.x' has shape [2], and had [1]; a size that changes may be a Variable"),
+    ({"k": {"a": 1}}, {"k": {"b": 1}}, "'k' changed; make it a Variable or a Tensor if it changes often"),
+    ({"k": [1]}, {"k": 1}, "'k' changed; make it a Variable or a Tensor if it changes often"),
+], ids=["number", "tensor", "list", "tuple", "length", "dictionary", "dataclass", "keys", "kind"])
+@pytest.mark.parametrize("by_name", [True, False], ids=["by name", "by position"])
+def test_the_reason_names_what_changed_inside_of_an_argument(before: dict[str, object], now: dict[str, object],
+                                                             reason: str, by_name: bool) -> None:
+    @jit
+    def f(k: object) -> Tensor:
+        return Tensor([1.0]) * 2
+
+    for kwargs in (before, now):
+        f(**kwargs) if by_name else f(*kwargs.values())
+    assert f.last_reason is not None and f.last_reason.startswith(reason)
+
+
+def test_the_reason_is_the_difference_to_the_nearest_capture() -> None:
+    captured = jit(lambda x: x * 2)
+    for x in (TWO, Tensor([1.0, 2.0, 3.0]), Tensor([1, 2])):
+        captured(x)
+    assert captured.last_reason == "'x' has type int32, and had float32"
