@@ -1,0 +1,91 @@
+"""Operators of the domain com.microsoft, which exporters and quantisers of onnxruntime write."""
+from __future__ import annotations
+
+from typing import Any
+
+from minigrad import Tensor
+from minigrad.onnx.convolution import convolved
+from minigrad.onnx.node import Node, Operator
+from minigrad.onnx.quantised import dynamic_quantize, less
+from minigrad.onnx.recurrent import ACTIVATIONS, DEFAULTS, recurrent
+from minigrad.onnx.refusal import refuse
+
+
+def fused_matmul(n: Node) -> Tensor:
+    """alpha * A @ B, with the last two axes of A and B exchanged on request."""
+    if n.attribute("transBatchA", 0) or n.attribute("transBatchB", 0):
+        raise refuse("attribute transBatchA or transBatchB", "transA and transB")
+    A, B = n.tensor(0), n.tensor(1)
+    A = A.transpose(-1, -2) if n.attribute("transA", 0) else A
+    B = B.transpose(-1, -2) if n.attribute("transB", 0) else B
+    return (A @ B) * n.attribute("alpha", 1.0)
+
+
+def fused_convolution(n: Node) -> Tensor:
+    """The convolution plus input 3, and then an activation."""
+    y = convolved(n, n.tensor(0), n.tensor(1), n.tensor(2, None))
+    y = y + n.tensor(3) if n.has(3) else y
+    name, given = n.attribute("activation", ""), n.attribute("activation_params", [])
+    if name == "Clip":
+        return y.clip(*given)
+    if name and name not in ACTIVATIONS:
+        raise refuse(f"activation {name!r}", "Clip, " + ", ".join(ACTIVATIONS))
+    return ACTIVATIONS[name](y, *[*given, *DEFAULTS.get(name, (0.0, 0.0))[len(given):]]) if name else y
+
+
+def skip_norm(n: Node) -> Any:
+    """The normalised sum of two inputs (and a bias), and the sum as output 3."""
+    x = n.tensor(0) + n.tensor(1)
+    simple, eps = n.op.startswith("SkipSimplified"), n.attribute("epsilon", 1e-5 if "Simplified" in n.op else 1e-12)
+    bias = n.tensor(3 if simple else 4, None)
+    x = x if bias is None else x + bias
+    if simple:
+        y = x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * n.tensor(2)
+    else:
+        centred = x - x.mean(-1, keepdim=True)
+        y = centred * (centred.square().mean(-1, keepdim=True) + eps).rsqrt() * n.tensor(2)
+        y = y + n.tensor(3) if n.has(3) else y
+    return [y, None, None, x]
+
+
+def gelu_of_sum(n: Node) -> Tensor:
+    """The gelu of x plus a bias; FastGelu takes the tangent."""
+    x = n.tensor(0) + n.tensor(1) if n.has(1) else n.tensor(0)
+    return x.gelu("tanh" if n.op == "FastGelu" else "none")
+
+
+def dynamic_matmul(n: Node) -> Tensor:
+    """The product of A, quantised over its own range, and the quantised B, in float32."""
+    a, scale, zero = dynamic_quantize(n)
+    total = less(a, zero) @ less(n.tensor(1), n.tensor(3, None), -1)
+    y = total.float() * (scale * n.tensor(2))
+    return y + n.tensor(4) if n.has(4) else y
+
+
+def integer_to_float(n: Node) -> Tensor:
+    """The product of two quantised matrices, in float32."""
+    total = less(n.tensor(0), n.tensor(4, None)) @ less(n.tensor(1), n.tensor(5, None), -1)
+    y = total.float() * (n.tensor(2) * n.tensor(3))
+    return y + n.tensor(6) if n.has(6) else y
+
+
+def quantised_lstm(n: Node) -> Any:
+    """The LSTM whose weights [directions, inputs, 4 * H] are quantised, over these in float32."""
+    def weight(index: int, scale: int) -> Tensor:
+        factor, zero = n.tensor(scale), n.tensor(scale + 1, None)
+        per = (-1, 1, factor.shape[-1] if factor.ndim > 1 else 1)
+        w = n.tensor(index).float()
+        w = w if zero is None else w - zero.float().reshape(*per)
+        return (w * factor.reshape(*per)).transpose(1, 2)
+    W, R = weight(1, 8), weight(2, 10)
+    n.values = [n.values[0], W, R, *n.values[3:8]]
+    return recurrent(n, "LSTM")
+
+
+TABLE: dict[str, Operator] = {
+    "FusedMatMul": fused_matmul, "FusedConv": fused_convolution, "BiasGelu": gelu_of_sum, "FastGelu": gelu_of_sum,
+    "Gelu": gelu_of_sum, "QuickGelu": lambda n: n.tensor(0) * (n.tensor(0) * n.attribute("alpha", 1.702)).sigmoid(),
+    "SkipLayerNormalization": skip_norm, "SkipSimplifiedLayerNormalization": skip_norm,
+    "DynamicQuantizeMatMul": dynamic_matmul, "MatMulIntegerToFloat": integer_to_float,
+    "DynamicQuantizeLSTM": quantised_lstm,
+}

@@ -1,0 +1,162 @@
+"""`OnnxModel`: an ONNX file that runs, and trains, as minigrad's own."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
+
+from minigrad import Tensor, jit
+from minigrad.errors import CaptureError, MinigradError
+from minigrad.onnx.refusal import Invalid
+from minigrad.onnx.run import FEW, Runner, tensors
+from minigrad.onnx.values import DTYPES, Value, element_of, from_array, name_of
+
+
+@dataclass(frozen=True)
+class Described:
+    """An input or output: its `name`, its `shape` (a name or None for a size that is open; None for an open rank) and
+    the name of its type."""
+
+    name: str
+    shape: tuple[int | str | None, ...] | None
+    type: str
+
+
+class OnnxModel:
+    """The function of an ONNX model, from names of inputs to names of outputs.
+
+    `model`: a path, the bytes of a file or a ModelProto. `device` is where it runs. With `capture` what a call does is
+    recorded for its inputs' shapes and replayed by the next; a model that must read values to know shapes runs node by
+    node (`why_eager` says where). `weights` are Tensors by name: `nn.state.get_state_dict` finds them, and they train.
+
+    Raises `Unsupported` for operators, attributes and types that minigrad does not have, when they are reached, and
+    `Invalid` for what is no model.
+    """
+
+    def __init__(self, model: str | Path | bytes | ModelProto, device: str | None = None, capture: bool = True):
+        self.proto = _loaded(model)
+        graph = self.proto.graph
+        self.device = device
+        self.weights: dict[str, Tensor] = {}
+        self.known: dict[str, Value] = {}
+        originals: dict[str, np.ndarray] = {}
+        for initializer in graph.initializer:
+            self._weight(initializer, originals)
+        self.inputs = [_described(v) for v in graph.input if v.name not in self.known and v.name not in self.weights]
+        self.outputs = [_described(v) for v in graph.output]
+        self._defaults = {v.name for v in graph.input} - {v.name for v in self.inputs}
+        opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in self.proto.opset_import}
+        functions = {(f.domain, f.name): f for f in self.proto.functions}
+        self._runner = Runner(opsets or {"": 1}, functions, device, originals)
+        self.why_eager: str | None = None if capture else "capture=False"
+        self._by_value = False
+        self._captured = jit(self._run)
+
+    def _weight(self, proto: TensorProto, originals: dict[str, np.ndarray]) -> None:
+        try:
+            array = numpy_helper.to_array(proto)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise Invalid(f"[onnx] weight {proto.name!r} of shape {list(proto.dims)}: {error}") from error
+        trains = array.dtype.kind == "f" or array.size > FEW
+        value = from_array(array, self.device) if trains else array
+        if isinstance(value, Tensor):
+            self.weights[proto.name] = value
+            if array.size <= FEW:
+                originals[proto.name] = array
+        else:
+            self.known[proto.name] = value
+
+    def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs by name, for arrays or Tensors by name. A sequence is a list of Tensors."""
+        values = self._fed(feeds)
+        tensors_only = all(isinstance(v, Tensor) for v in values.values())
+        run = self._captured if self.why_eager is None and tensors_only else self._run
+        try:
+            results = run(values, self._fixed(feeds))
+        except MinigradError as error:
+            if not _while_capturing(error):
+                raise
+            if self._by_value or not self._small(feeds):
+                self.why_eager = str(error)
+            self._by_value = True  # what the nodes read may be an integer that was fed: then a capture for each
+            return self(feeds)
+        return dict(zip((o.name for o in self.outputs), results, strict=True))
+
+    def _small(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        arrays = {name: np.asarray(value) for name, value in feeds.items() if not isinstance(value, (Tensor, list))}
+        return {name: a for name, a in arrays.items() if a.dtype.kind in "iub" and a.size <= 8}
+
+    def _fixed(self, feeds: Mapping[str, Any]) -> tuple:
+        """The small fed integers and booleans, as numbers that are part of a capture's kind, where values are read."""
+        small = self._small(feeds) if self._by_value else {}
+        return tuple((name, a.dtype.name, a.shape, tuple(a.reshape(-1).tolist())) for name, a in small.items())
+
+    def _run(self, values: dict[str, Any], fixed: tuple) -> list[Any]:
+        known = {name: np.array(numbers, dtype).reshape(shape) for name, dtype, shape, numbers in fixed}
+        results = self._runner.graph(self.proto.graph, {**self.known, **self.weights, **values, **known})
+        return [tensors(v, self.device) for v in results]
+
+    def _fed(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        names = [v.name for v in self.inputs]
+        unknown = [name for name in feeds if name not in names and name not in self._defaults]
+        missing = [v.name for v in self.inputs if v.name not in feeds and not v.type.startswith("optional")]
+        if unknown or missing:
+            raise Invalid(f"[onnx] expected inputs {', '.join(names)}, got {', '.join(feeds) or 'none'}")
+        result: dict[str, Any] = {}
+        described = {v.name: v for v in self.inputs}
+        for name, value in feeds.items():
+            value = np.asarray(value) if isinstance(value, (int, float, bool, np.generic)) else value
+            if isinstance(value, np.ndarray) and value.dtype.kind not in "OUS":
+                value = from_array(value, self.device)
+            if name in described and isinstance(value, Tensor):
+                _check(described[name], value)
+            result[name] = value
+        return result
+
+
+def _while_capturing(error: BaseException | None) -> bool:
+    """True where an error comes from reading values in a captured function."""
+    return error is not None and (isinstance(error, CaptureError) or _while_capturing(error.__cause__))
+
+
+def _check(expected: Described, value: Tensor) -> None:
+    """Raises Invalid for another type or shape than the model says."""
+    given = name_of(element_of(value))
+    if expected.type in {name_of(e) for e in DTYPES} and given != expected.type:
+        raise Invalid(f"[onnx] input {expected.name!r}: expected {expected.type}, got {given}")
+    shape = tuple(value.shape)
+    if expected.shape is not None and (len(shape) != len(expected.shape) or any(
+            isinstance(e, int) and e != s for e, s in zip(expected.shape, shape, strict=True))):
+        raise Invalid(f"[onnx] input {expected.name!r}: expected shape {list(expected.shape)}, got {list(shape)}")
+
+
+def _loaded(model: str | Path | bytes | ModelProto) -> ModelProto:
+    if isinstance(model, ModelProto):
+        return model
+    name = "a model" if isinstance(model, bytes) else str(model)
+    try:
+        proto = onnx.load_model_from_string(model) if isinstance(model, bytes) else onnx.load(str(model))
+    except FileNotFoundError:
+        raise Invalid(f"[onnx] {name}: no such file") from None
+    except Exception as error:  # protobuf's own too
+        raise Invalid(f"[onnx] {name}: {error}") from error
+    if not proto.graph.output:
+        raise Invalid(f"[onnx] {name}: expected a graph with outputs")
+    return proto
+
+
+def _described(value: ValueInfoProto) -> Described:
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        return Described(value.name, None, (kind or "unknown").removesuffix("_type"))
+    tensor = value.type.tensor_type
+    shape = None
+    if tensor.HasField("shape"):
+        shape = tuple(d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param or None
+                      for d in tensor.shape.dim)
+    return Described(value.name, shape, name_of(tensor.elem_type))
