@@ -15,6 +15,7 @@ from minigrad.tensor import Tensor, tensor
 
 if TYPE_CHECKING:
     from minigrad import autograd as autograd
+    from minigrad import data as data
     from minigrad import devices as devices
     from minigrad import distributions as distributions
     from minigrad import linalg as linalg
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from minigrad.report.profile import profile as profile
 
 _LATER = {"autograd": ("minigrad.autograd", None), "microkernels": ("minigrad.microkernels", None),
-          "devices": ("minigrad.devices", None),
+          "devices": ("minigrad.devices", None), "data": ("minigrad.data", None),
           "distributions": ("minigrad.distributions", None), "linalg": ("minigrad.linalg", None),
           "nn": ("minigrad.nn", None), "optim": ("minigrad.optim", None), "jit": ("minigrad.capture.jit", "jit"),
           "TinyJit": ("minigrad.capture.jit", "TinyJit"), "show": ("minigrad.engine.show", "show"),
@@ -77,6 +78,6 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_LATER, *dtypes.BY_NAME, *functions.__all__, *vars(methods)})
 
 
-__all__ = ["Tensor", "TinyJit", "Variable", "autograd", "config", "devices", "distributions", "dtypes", "errors", "jit",
-           "linalg", "manual_seed", "microkernels", "nn", "optim", "plan", "plans", "profile", "scan", "show",
-           "synchronize", "tensor"]
+__all__ = ["Tensor", "TinyJit", "Variable", "autograd", "config", "data", "devices", "distributions", "dtypes",
+           "errors", "jit", "linalg", "manual_seed", "microkernels", "nn", "optim", "plan", "plans", "profile", "scan",
+           "show", "synchronize", "tensor"]

@@ -14,6 +14,7 @@ DEEPER = {
     "mixins": (4, "the methods of Tensor by subject, each of Base alone, and all of them together"),
     "nn": (6, "PyTorch's modules inherit so, and users ask isinstance"),
     "optim": (4, "PyTorch's optimizers, and those of users, inherit so"),
+    "data": (4, "PyTorch's data sets and samplers inherit so, and users' do from them"),
     "errors": (3, "an error of minigrad may be one of Python's too"),
     "expr": (4, "kinds of index expressions"),
     "value": (3, "a value used as an index is a kind of index expression"),

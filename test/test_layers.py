@@ -14,9 +14,9 @@ LAYERS = [
     {"codegen", "scheduler", "runtime"},
     {"engine", "tensor", "mixins", "random", "capture", "microkernels",
      "autograd", "devices", "report"},
-    {"nn", "optim", "state", "distributions", "kinds", "unbound", "methods", "functions",
+    {"nn", "optim", "state", "distributions", "data", "kinds", "unbound", "methods", "functions",
      "special", "fft", "linalg", "cuda", "backends"},
-    {"cli", "__main__"},
+    {"onnx", "cli", "__main__"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 # Within one layer, parts are strangers to each other but for these.
@@ -124,6 +124,7 @@ LATE_LIBRARIES = {
     "fcntl": "not on every system",
     "safetensors": "with the first file of its kind",
     "tqdm": "where progress is shown",
+    "PIL": "with the first image; installed by choice",
 }
 LATE = {
     "minigrad.runtime.registry": "a kind of device loads when a device of it is opened",
