@@ -80,11 +80,10 @@ class Runner:
         operator = OPERATORS.get(domain, {}).get(proto.op_type)
         if function is None and operator is None:
             function = _body(proto.op_type, domain, opset)
-            if function is None:
-                raise Unsupported(f"operator {proto.op_type} of {domain or 'ai.onnx'} {opset} is not supported")
         if function is not None:
             return self._call(function, inputs, attributes)
-        assert operator is not None
+        if operator is None:
+            raise Unsupported(f"operator {proto.op_type} of {domain or 'ai.onnx'} {opset} is not supported")
         if _known(proto, inputs):
             return _computed(proto, inputs, attributes, opset)
         originals = [self.originals.get(name) for name in proto.input]
