@@ -47,6 +47,11 @@ for m, n, k in ((3, 5, 7), (33, 47, 65), (64, 64, 64)):
     for dtype in ("float32", "float16", "bfloat16", "int8"):
         found = (Tensor(a.astype(np.float32)).cast(dtype) @ Tensor(b.astype(np.float32)).cast(dtype)).cast("float32")
         np.testing.assert_allclose(found.numpy(), a @ b, rtol=0.01 if dtype == "bfloat16" else 1e-3)
+w, x = random.integers(0, 1 << 32, (2, 400), np.uint32).view(np.int32)
+w[:3], x[:3] = (-1, -1, 0x7F7F7F7F), (0x7F7F7F7F, -0x7F7F7F80, -0x7F7F7F80)
+for mask in (-1, 0x7F7F7F7F):
+    expected = ((w & mask).view(np.uint8).astype(np.int32) * x.view(np.int8)).reshape(-1, 4).sum(1)
+    assert ((Tensor(w) & mask).dot_bytes(Tensor(x)).numpy() == expected).all(), mask
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from minigrad.codegen.render.llvm_dot_products import dot_of
+from minigrad.codegen.render.llvm_dot_products import dot_for, dot_of
 from minigrad.codegen.render.llvm_scales import scale_of
 from minigrad.codegen.render.llvm_tables import may_be_table, table_of
 from minigrad.codegen.render.llvm_text import type_of, typed
@@ -27,14 +27,11 @@ def instruction_for(out: Emitter, v: Value) -> tuple[tuple[Value, ...], Maker] |
         scale = scale_of(v) if v.dtype is float32 and v.op == "mul" and v.args[0].op == "mul" else None
         if scale is not None:
             return scale, made_by(scaled)
-    if (v.op == "add" and v.dtype is int32
-          and {16: "avx512vnni", 8: "avxvnni"}.get(out.width) in out.target.features):
-        found = dot_of(v)
-        if found is not None:
-            return found, made_by(dot)
-        found = dot_of(v.args[1])
-        if found is not None:
-            return (*found, v.args[0]), made_by(dot)
+    if v.op == "add" and v.dtype is int32 and out.width > 1:
+        for found, before in ((dot_of(v), ()), (dot_of(v.args[1]), v.args[:1])):
+            dot = dot_for(out.target.features, out.width, found[0]) if found else None
+            if found and dot:
+                return (*found, *before), made_by(dot)
     return None
 
 
@@ -65,14 +62,3 @@ def look_up(out: Emitter, entries: Sequence[float], x: Ref, dtype: DType) -> Ref
     name, kind = "sf" if dtype is float32 else "si", type_of(table)
     text = f"call {kind} @llvm.x86.avx512.permvar.{name}.512({kind} {table.text}, {typed(x)})"
     return out.pure(text, dtype, 16, (x,))
-
-
-def dot(out: Emitter, w: Ref, x: Ref, before: Ref | None = None) -> Ref:
-    """In each lane the sum of the products of the unsigned bytes of `w` and the signed bytes of `x`, plus `before`
-    if there is one."""
-    sums, kind = type_of(w), f"<{4 * w.lanes} x i8>"
-    words = [out.pure(f"bitcast {typed(r)} to {kind}", r.dtype, r.lanes, (r,), "bytes") for r in (w, x)]
-    before = before or out.every(0, int32, w.lanes)
-    text = (f"call {sums} @llvm.x86.avx512.vpdpbusd.{32 * w.lanes}({sums} {before.text}, {kind} {words[0].text}, "
-            f"{kind} {words[1].text})")
-    return out.pure(text, int32, w.lanes, (w, x, before, *words), "dot")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.machine_code import ARM, assembly
 from support.plan_reading import copies
 from support.stream import computes, last_kernel, panels, rng, streamed, tensor
 
@@ -20,7 +21,7 @@ from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.scales import is_exact_in_integers, scaled_terms
 from minigrad.codegen.lowering.split import split_divisions
 from minigrad.codegen.render.llvm import render_llvm
-from minigrad.codegen.render.llvm_dot_products import dot_of
+from minigrad.codegen.render.llvm_dot_products import dot_of, possible_bits
 from minigrad.codegen.render.llvm_tables import table_of
 from minigrad.codegen.strategies.plan import Plan, parse_plan
 from minigrad.codegen.strategies.stream import recognise_stream
@@ -167,12 +168,42 @@ def test_byte_products_are_one_instruction() -> None:
     assert dot_of(binary("add", w, x)) is None
     parts = dot_bytes(w, x, dtype=int32)
     assert dot_of(rebuild(parts, (parts.args[0], parts.args[0].args[1]), None)) is None  # one byte twice
-    vnni = replace(AVX512, features=AVX512.features | {"avx512vnni"})
-    result = quantized("Q4_0", 192, 96).linear(tensor(96), quantize_activations=True)
-    function = streamed(last_kernel(result, vnni), vnni).function
-    source = render_llvm(function, vnni).source
-    assert "vpdpbusd.512" in source and " add <16 x i32>" not in source  # which adds to the sums, too
-    assert "vpdpbusd" not in render_llvm(function, AVX512).source
+
+
+def having(target: Target, *features: str) -> Target:
+    return replace(target, features=target.features | set(features))
+
+
+@pytest.mark.parametrize("target, found, for_q8", [
+    (having(AVX512, "avx512vnni"), "x86.avx512.vpdpbusd.512", "x86.avx512.vpdpbusd.512"),
+    (having(AVX512, "avx512bw"), "x86.avx512.pmaddubs.w.512", "x86.avx512.pmaddw.d.512"),
+    (AVX512, "", ""),
+    (having(AVX2, "avxvnni"), "x86.avx512.vpdpbusd.256", "x86.avx512.vpdpbusd.256"),
+    (AVX2, "x86.avx2.pmadd.ub.sw", "x86.avx2.pmadd.wd"),
+    (having(replace(AVX2, vector_bytes=16), "ssse3"), "x86.ssse3.pmadd.ub.sw.128", "x86.sse2.pmadd.wd"),
+    (having(NEON, "dotprod"), "aarch64.neon.sdot", "aarch64.neon.sdot"),
+])
+def test_byte_products_are_a_few_instructions(target: Target, found: str, for_q8: str) -> None:
+    """Bytes of words of four bits are below 128, so that products of two add up in int16; eight bits need not be."""
+    for kind, name in (("Q4_0", found), ("Q8_0", for_q8)):
+        result = quantized(kind, 192, 96).linear(tensor(96), quantize_activations=True)
+        function = streamed(last_kernel(result, target), target).function
+        source = render_llvm(function, target).source
+        assert name in source
+        assert any(dot in source for dot in ("vpdpbusd", "pmadd", "dot.v4i32")) == bool(name)
+        if target.vector_bytes == 64:
+            assert ("add <16 x i32>" in source) == ("vpdpbusd" not in name)  # VNNI adds to the sums, too
+        if target.name == "neon":
+            assert "\tsdot" in assembly(source, "generic", ARM, "+dotprod")
+
+
+def test_bits_that_a_value_may_have() -> None:
+    w, mask = local("w", uint32), const(0x0F0F0F0F, uint32)
+    low = binary("and", binary("shr", w, const(4, uint32)), mask)
+    high = binary("shl", binary("and", w, const(0x03030303, uint32)), const(4, uint32))
+    assert [possible_bits(v) for v in (w, low, high, binary("or", low, high), cast(low, int32))] == [
+        0xFFFFFFFF, 0x0F0F0F0F, 0x30303030, 0x3F3F3F3F, 0x0F0F0F0F]
+    assert possible_bits(const(-1, int32)) == possible_bits(binary("add", low, low)) == 0xFFFFFFFF
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
