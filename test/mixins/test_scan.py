@@ -41,8 +41,8 @@ def scanned(loop: Loop, state: Any, slices: Any, rest: Any, **options: Any) -> l
 
 
 def weighted(results: list[Any]) -> Any:
-    """A number that all elements of the results matter to, differently."""
-    return sum(((r * r).sin() * (k + 1)).sum() for k, r in enumerate(results))
+    """A number that all elements of the results matter to, differently, and none much more by its own rounding."""
+    return sum((r.sin() * (k + 1)).sum() for k, r in enumerate(results))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -67,7 +67,7 @@ def test_gradients_are_those_of_torch(loop: Loop, device: str) -> None:
         arrays = loop.arrays(length, seed=1)
         ours = tensors(arrays, device)
         found = weighted(scanned(loop, *ours, reverse=reverse)).gradient(*[t for group in ours for t in group])
-        theirs = [[torch.tensor(a, requires_grad=True) for a in group] for group in arrays]
+        theirs = [[torch.tensor(a.astype(np.float64), requires_grad=True) for a in group] for group in arrays]
         weighted(unrolled(loop, theirs, torch.stack, reverse)).backward()
         for a, b in zip(found, [t for group in theirs for t in group], strict=True):
             np.testing.assert_allclose(a.numpy(), b.grad.numpy(), rtol=2e-4, atol=2e-5)
