@@ -22,7 +22,6 @@ from bench.timing import Side
 from examples.llama.assistant import default_model
 from examples.llama.checkpoint import DTYPES, Config, Weight, converted
 from examples.llama.generate import Session
-from examples.llama.memory import CACHE_TYPES
 from examples.llama.model import Llama
 from examples.llama.weights import load_checkpoint
 from minigrad import Tensor
@@ -92,7 +91,7 @@ def _loaded(path: Path | None, capacity: int, options: argparse.Namespace) -> tu
         tensors, name = converted(tensors, options.weights_dtype), f"{name} as {options.weights_dtype}"
     if options.quantize_activations:
         name = f"{name}, integer products"
-    config = replace(checkpoint.config, quantize_activations=options.quantize_activations, cache=CACHE_TYPES[0])
+    config = replace(checkpoint.config, quantize_activations=options.quantize_activations, cache="float16")
     return name, Llama(config, tensors, capacity)
 
 

@@ -19,7 +19,7 @@ if not __package__:  # run as a script: examples and minigrad are found from the
 
 from examples.llama.assistant import Assistant
 from examples.llama.checkpoint import DTYPES
-from examples.llama.memory import CACHE_TYPES
+from examples.llama.memory import CACHE_BITS
 from examples.llama.model import DEFAULT_CONTEXT
 from examples.llama.schema import SUPPORTED
 from examples.llama.terminal import Terminal, load
@@ -46,8 +46,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--no-speculation", action="store_true",
         help="never guess tokens from the text so far (which changes the speed, not the answers)")
     add("--weights-dtype", choices=DTYPES, help="convert weight matrices to this (default: as the file has them)")
-    add("--cache-type", choices=CACHE_TYPES, default="float16",
-        help="keep keys and values as this (default: float16, which takes half the memory)")
+    add("--cache-type", choices=tuple(CACHE_BITS), default="float16",
+        help="keep keys and values as this (default: float16, half of float32's memory; int8 takes a quarter)")
     add("--quantize-activations", action="store_true",
         help="multiply quantised weights in integers: faster, rounds what they are multiplied with, which changed "
              "SmolLM2's mean negative log-likelihood of a text by at most 0.007 in every format measured")

@@ -91,7 +91,7 @@ class Config:
     by. `convolution`: tokens that a short convolution sees.
 
     `quantize_activations`: products with quantised matrices round their inputs to signed bytes. `cache`: the type in
-    which keys and values are kept.
+    which keys and values are kept: float32, float16 or int8.
     """
 
     width: int

@@ -13,8 +13,8 @@ from minigrad.state.quantized import KINDS
 
 BITS = {"float32": 32.0, "float16": 16.0, "bfloat16": 16.0, "Q8_0": 8.5, "Q4_1": 5.0, "Q4_0": 4.5}
 """Bits of a weight in each type that matrices can be converted to."""
-CACHE_TYPES = ("float16", "float32")
-"""Types that keys and values can be kept in."""
+CACHE_BITS = {"float16": 16.0, "float32": 32.0, "int8": 8.5}
+"""Bits of a number in each type that keys and values can be kept in, with the scales of rows of 32 of int8."""
 BESIDE = 200 << 20
 """Bytes for Python, compiled programs and intermediate results."""
 _SMALLEST_CONTEXT = 256
@@ -62,7 +62,7 @@ def needs_of(path: Path, context: int, dtype: str | None, cache: str = "float32"
         return None
     if found is None:
         return None
-    found = replace(found, token=found.token * int(BITS[cache]) // 8)
+    found = replace(found, token=int(found.token * CACHE_BITS[cache] / 8))
     return found if dtype is None else found.converted(dtype)
 
 

@@ -143,9 +143,7 @@ class Attention:
         self.out_bias = weights.extra("attention_out_bias", width)
         self.query_norm, self.key_norm = weights.extra("query_norm", size), weights.extra("key_norm", size)
         self.sinks = weights.extra("sinks", config.heads)
-        # Keys and values of all tokens so far, [kv_heads, capacity, head_size]; from T on they are not yet written.
-        self.cached_keys, self.cached_values = [
-            Tensor.zeros(config.kv_heads, capacity, size, dtype=config.cache).contiguous() for _ in range(2)]
+        self.keys, self.values = [Cache(config.kv_heads, capacity, size, config.cache) for _ in range(2)]
 
     def __call__(self, x: Tensor, tables: Tables, position: Index) -> Tensor:
         """x [n, width] -> [n, width]."""
@@ -158,15 +156,15 @@ class Attention:
         query, key = rotate(query, tables), rotate(key, tables)
 
         end = position + n
-        self.cached_keys[:, position:end] = key.cast(config.cache)
-        self.cached_values[:, position:end] = value.cast(config.cache)
+        self.keys.put(position, key)
+        self.values.put(position, value)
 
         # Token i may look at positions 0 to position + i, or at the last `window` of them.
         start = 0 if self.window is None else emax(position + 1 - self.window, 0)
         stop = end if self.window is None else start + emin(end, n + self.window - 1)
-        keys, values = self.cached_keys[:, start:stop].float(), self.cached_values[:, start:stop].float()
         mixed = query.scaled_dot_product_attention(
-            keys, values, is_causal=True, causal_offset=position - start, enable_gqa=True, window=self.window,
+            self.keys.get(start, stop), self.values.get(start, stop), is_causal=True,
+            causal_offset=position - start, enable_gqa=True, window=self.window,
             scale=config.attention_scale, softcap=config.attention_cap, sinks=self.sinks)
         mixed = mixed if gate is None else mixed * gate.sigmoid()
         return biased(linear(mixed.transpose(0, 1).reshape(n, -1), self.out, config), self.out_bias)
@@ -186,7 +184,32 @@ class Attention:
         return query[:, :, :config.head_size], key, value, query[:, :, config.head_size:]
 
     def caches(self) -> list[Tensor]:
-        return [self.cached_keys, self.cached_values]
+        return [*self.keys.tensors, *self.values.tensors]
+
+
+class Cache:
+    """Rows of all tokens so far, [kv_heads, capacity, head_size], in a type; from T on they are not yet written. As
+    int8 a row is a multiple of its scale, the 127th part of its largest magnitude."""
+
+    def __init__(self, heads: int, capacity: int, size: int, dtype: str):
+        self.rows = Tensor.zeros(heads, capacity, size, dtype=dtype).contiguous()
+        self.tensors = [self.rows]
+        if dtype == "int8":
+            self.tensors.append(Tensor.zeros(heads, capacity, 1, dtype="float16").contiguous())
+
+    def put(self, position: Index, rows: Tensor) -> None:
+        """Keeps new rows, [kv_heads, n, head_size]."""
+        end = position + rows.shape[1]
+        for scales in self.tensors[1:]:
+            new = (rows.abs().max(-1, keepdim=True) / 127).half()
+            scales[:, position:end] = new
+            rows = (rows / (new == 0).where(1.0, new.float())).round()
+        self.rows[:, position:end] = rows.cast(self.rows.dtype)
+
+    def get(self, start: Index, stop: Index) -> Tensor:
+        """Rows from `start` on before `stop`, float32."""
+        rows, *scales = [t[:, start:stop].float() for t in self.tensors]
+        return rows * scales[0] if scales else rows
 
 
 def biased(x: Tensor, bias: Tensor | None) -> Tensor:

@@ -3,7 +3,8 @@ from __future__ import annotations
 
 from math import ceil, inf
 
-from minigrad.expr import Index, Var, subs, variables
+from minigrad.codegen.strategies.attention_decode import MAX_ROWS
+from minigrad.expr import Index, Var, bounds, subs, variables
 from minigrad.ops.op import Elementwise, Generate
 from minigrad.scheduler.graph import Graph, numel, size
 from minigrad.scheduler.groups import Accesses, Fusion, Group, used_variables, volume
@@ -258,12 +259,32 @@ def leads_only_to(graph: Graph, start: int, end: int, cone: set[int]) -> bool:
 def evaluations_at(state: Fusion, k: int, group: Group, at: tuple[Index, ...]) -> float:
     """`count_evaluations` of node `k`, computed once for each place in fusion groups of one kind."""
     shape, root = state.graph.nodes[k].shape, state.graph.nodes[group.roots[0]]
+    if root.op.name == "attention":
+        return volume(tuple(used_variables(at)))  # keys_read_once
     scattered = root.op.name == "scatter" or is_scattered(state, k, group, at)
     key = group.domain, group.row, group.contraction, at, shape, scattered
     found = state.evaluations.get(key)
     if found is None:
         found = state.evaluations[key] = count_evaluations(group, at, shape, scattered, state.target)
     return found
+
+
+def keys_read_once(graph: Graph, k: int, target: Target) -> set[int]:
+    """The keys and values of an attention whose kernel reads each of them once, for all rows that share it, and can so
+    compute them on the way, from another type for example (codegen/strategies/attention_decode.py)."""
+    node, inputs = graph.nodes[k], graph.inputs[k][:3]
+    if node.op.name != "attention" or target.language != "llvm" or target.is_gpu:
+        return set()
+    rows = bounds(node.inputs[0].shape[-2])[1] * max(graph.counts[i] / max(graph.counts[moved(graph, i)], 1)
+                                                     for i in inputs[1:])
+    return set(inputs[1:]) - {inputs[0]} if rows <= MAX_ROWS else set()
+
+
+def moved(graph: Graph, k: int) -> int:
+    """The node that a chain of movement starts from: its values are read again and again, and lie in memory."""
+    while graph.kinds[k] == "move":
+        k = graph.inputs[k][0]
+    return k
 
 
 def count_evaluations(group: Group, at: tuple[Index, ...], shape: tuple[Index, ...], scattered: bool,

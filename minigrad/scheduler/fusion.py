@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from minigrad.ops.op import Scan
 from minigrad.ops.storage import CONST, IOTA
-from minigrad.scheduler.cost import measure_axes, refuse_elementwise, refuse_movement
+from minigrad.scheduler.cost import keys_read_once, measure_axes, moved, refuse_elementwise, refuse_movement
 from minigrad.scheduler.graph import Graph
 from minigrad.scheduler.groups import (
     ATTENTIONS,
@@ -43,7 +43,7 @@ def fuse(graph: Graph, extra: set[int], target: Target) -> Fusion:
     state = Fusion(graph, target)
     graph.look_around()
     measure_axes(state)
-    forced = forced_roots(graph, extra)
+    forced = forced_roots(graph, extra, target)
     for k in reversed(range(len(graph.nodes))):
         kind = graph.kinds[k]
         if kind == "leaf":
@@ -65,7 +65,7 @@ def fuse(graph: Graph, extra: set[int], target: Target) -> Fusion:
     return state
 
 
-def forced_roots(graph: Graph, extra: set[int]) -> set[int]:
+def forced_roots(graph: Graph, extra: set[int], target: Target) -> set[int]:
     """The nodes that must be materialised: targets, operands that effects need in memory, and effects themselves."""
     forced = {peeled(graph, k) for k in (*graph.targets, *extra)}
     for k, node in enumerate(graph.nodes):
@@ -74,18 +74,12 @@ def forced_roots(graph: Graph, extra: set[int]) -> set[int]:
             if node.op.name in ("assign", "scatter"):
                 forced.add(peeled(graph, graph.inputs[k][0]))
             elif node.op.name in ATTENTIONS:
-                forced.update(moved(graph, i) for i in graph.inputs[k])
+                once = keys_read_once(graph, k, target)
+                forced.update(moved(graph, i) for i in graph.inputs[k] if i not in once)
             elif type(node.op.lower) is Scan:
                 sources = [moved(graph, i) for i in graph.inputs[k]]
                 forced.update(i for i in sources if graph.leaf[i] or graph.nodes[i].op not in (CONST, IOTA))
     return forced
-
-
-def moved(graph: Graph, k: int) -> int:
-    """The node that a chain of movement starts from: its values are read again and again, and lie in memory."""
-    while graph.kinds[k] == "move":
-        k = graph.inputs[k][0]
-    return k
 
 
 def refusal(state: Fusion, k: int, kind: str, users: dict[int, Accesses]) -> str | None:

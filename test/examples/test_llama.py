@@ -16,7 +16,7 @@ from support.model_files import View, gguf_string, write_gguf, write_torch_zip
 from examples.llama.assistant import default_model
 from examples.llama.checkpoint import Checkpoint
 from examples.llama.generate import Session
-from examples.llama.model import Llama
+from examples.llama.model import Cache, Llama
 from examples.llama.rope_scaling import read_rope
 from examples.llama.sampling import Sampler
 from examples.llama.tokenizer_files import gguf_tokenizer, load_tokenizer
@@ -251,17 +251,18 @@ def test_smollm_golden_answers(smollm: Path, data_dir: Path, smollm_goldens: Any
 
 
 @pytest.mark.parametrize("device", FAST)
-@pytest.mark.parametrize("integers", [False, True], ids=["exact", "quantize_activations"])
-def test_smollm_likelihood(smollm: Path, smollm_goldens: Any, device: str, integers: bool) -> None:
+@pytest.mark.parametrize("options, most", [({}, 0.002), ({"quantize_activations": True}, 0.02),
+                                           ({"cache": "int8"}, 0.01)], ids=["exact", "quantize_activations", "int8"])
+def test_smollm_likelihood(smollm: Path, smollm_goldens: Any, device: str, options: Any, most: float) -> None:
     """Mean of -log p over the tokens of a text, each given those before it."""
     tokens = smollm_goldens["shakespeare512"].astype(np.int32)
     with config(device=device):
         checkpoint = load_checkpoint(smollm)
-        model = Llama(replace(checkpoint.config, quantize_activations=integers), checkpoint.tensors, 512)
+        model = Llama(replace(checkpoint.config, **options), checkpoint.tensors, 512)
         hidden = model.hidden(Tensor(tokens), 0)[:-1]
         scores = model.logits(hidden).log_softmax(-1)
         loss = -scores.gather(1, Tensor(tokens[1:]).reshape(-1, 1)).mean().item()
-    assert abs(loss - float(smollm_goldens["shakespeare512_nll"])) < (0.02 if integers else 0.002)
+    assert abs(loss - float(smollm_goldens["shakespeare512_nll"])) < most
 
 
 # Sessions
@@ -303,14 +304,32 @@ def test_gguf_without_weights_or_of_another_kind(data_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("device", devices())
-def test_keys_and_values_in_float16(device: str, data_dir: Path) -> None:
-    """Half of the cache's memory; scores are those of float32 but for the rounding, in pieces and token by token."""
+def test_keys_and_values_in_fewer_bits(device: str, data_dir: Path) -> None:
+    """Half or a quarter of the cache's memory; scores are those of float32 but for the rounding, in pieces and token by
+    token. The model's heads have 8 numbers, which a scale is for."""
     tokens, found = [1, *range(400, 440)], {}
     with config(device=device):
         checkpoint = load_checkpoint(data_dir / "llm" / "stories260K" / "hf")
-        for cache in ("float32", "float16"):
+        for cache in ("float32", "float16", "int8"):
             model = Llama(replace(checkpoint.config, cache=cache), checkpoint.tensors, 64)
-            assert {t.dtype.name for t in model.caches()} == {cache}
+            assert {t.dtype.name for t in model.caches()} == {cache} | ({"float16"} if cache == "int8" else set())
             session = Session(model)
             found[cache] = np.stack([session.feed(tokens), session.feed([7]), session.feed([9])])
     assert 0 < np.abs(found["float16"] - found["float32"]).max() < 0.02
+    different = np.abs(found["int8"] - found["float32"])
+    assert 0 < different.mean() < 0.03 * found["float32"].std() and different.max() < 0.1 * found["float32"].std()
+
+
+@pytest.mark.parametrize("device", devices())
+def test_rows_in_bytes_are_multiples_of_their_scales(device: str) -> None:
+    """The nearest ones, and zero where all of a row is; rows that were not put are left alone."""
+    sizes = np.float32(10) ** np.arange(-3, 2, dtype=np.float32)[:, None]
+    rows = np.random.default_rng(0).standard_normal((2, 5, 8)).astype(np.float32) * sizes
+    rows[1, 2] = 0
+    with config(device=device):
+        cache = Cache(2, 9, 8, "int8")
+        cache.put(3, Tensor(rows))
+        found, rest = cache.get(3, 8).numpy(), cache.get(0, 3).numpy()
+    scales = np.abs(rows).max(-1, keepdims=True) / 127
+    assert (np.abs(found - rows) <= scales * 0.57).all()  # half a step, and the scale is rounded to a float16
+    assert (found[1, 2] == 0).all() and (rest == 0).all()

@@ -57,6 +57,21 @@ def test_rows_are_one_kernel(name):
     assert launches(result) == 1
 
 
+@pytest.mark.parametrize("heads, rows, inside", [(4, 1, True), (8, 2, True), (8, 3, False), (4, 40, False)])
+def test_few_rows_compute_keys_and_values_on_the_way(heads, rows, inside):
+    """What reads each key once for all rows that share it takes keys of another type as they are; what meets them block
+    by block of rows reads them again and again, so that they are made before."""
+    q, codes, scales = ready(heads, rows, 64), ready(2, 300, 64).half().realize(), ready(2, 300, 1)
+    made = q.scaled_dot_product_attention(codes.float(), codes.float() * scales, enable_gqa=True)
+    types = {p.dtype.name for step in scheduled(made).steps if "attention" in step.kernel.name
+             for p in step.kernel.params if p.mode == "in" and p.shape[-2:] == (300, 64)}
+    assert types == ({"float16"} if inside else {"float32"})
+    found, k = made.numpy(), np.repeat(codes.numpy().astype(np.float64), heads // 2, 0)
+    scores = np.exp(q.numpy() @ k.transpose(0, 2, 1) / 8)
+    v = k * np.repeat(scales.numpy(), heads // 2, 0)
+    np.testing.assert_allclose(found, scores / scores.sum(-1, keepdims=True) @ v, rtol=1e-4, atol=1e-5)
+
+
 def test_contractions_take_their_epilogue():
     x, w, b = ready(33, 17), ready(17, 29), ready(29)
     assert launches((x @ w + b).relu()) == 1
