@@ -217,7 +217,7 @@ TABLE: dict[str, Operator] = {
     "Not": unary(lambda x: x == 0), "Identity": lambda n: (n.values[0],), "HardSwish": unary(Tensor.hardswish),
     "Add": binary(lambda x, y: x + y), "Sub": binary(lambda x, y: x - y), "Mul": binary(lambda x, y: x * y),
     "Div": binary(divide), "Pow": binary(power), "Mod": modulo,
-    "Equal": binary(lambda x, y: x == y), "Less": binary(lambda x, y: x < y), "Greater": binary(lambda x, y: x > y),
+    "Less": binary(lambda x, y: x < y), "Greater": binary(lambda x, y: x > y),
     "LessOrEqual": binary(lambda x, y: x <= y), "GreaterOrEqual": binary(lambda x, y: x >= y),
     "And": binary(lambda x, y: x & y), "Or": binary(lambda x, y: x | y), "Xor": binary(lambda x, y: x ^ y),
     "BitwiseAnd": binary(lambda x, y: x & y), "BitwiseOr": binary(lambda x, y: x | y),

@@ -9,12 +9,11 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 from onnx.reference import ReferenceEvaluator
 
-from minigrad import Tensor
 from minigrad.errors import MinigradError
 from minigrad.onnx.node import Node, Operator
 from minigrad.onnx.refusal import Invalid, Unsupported
 from minigrad.onnx.table import OPERATORS
-from minigrad.onnx.values import Narrow, Value, from_array
+from minigrad.onnx.values import Value, from_array
 
 FEW = 4096
 """Nodes over so few known numbers are computed at once, by the reference of the onnx package: shapes, mostly."""
@@ -157,8 +156,8 @@ def _computed(proto: NodeProto, inputs: list[Any], attributes: dict[str, Attribu
     return [np.asarray(next(found)) if name else None for name in proto.output]
 
 
-def tensors(value: Value, device: str | None) -> Tensor | Narrow | list | None:
-    """A value with Tensors in place of arrays."""
+def tensors(value: Value, device: str | None) -> Value:
+    """A value with Tensors in place of arrays of numbers."""
     if isinstance(value, list):
         return [tensors(v, device) for v in value]
-    return from_array(value, device) if isinstance(value, np.ndarray) else value
+    return from_array(value, device) if isinstance(value, np.ndarray) and value.dtype.kind not in "OUS" else value

@@ -20,6 +20,7 @@ DTYPES: dict[int, DType] = {
     TensorProto.UINT8: dtypes.uint8, TensorProto.UINT16: dtypes.uint16, TensorProto.UINT32: dtypes.uint32,
     TensorProto.UINT64: dtypes.uint64,
 }
+NAMES: dict[int, str] = {number: name.lower() for name, number in TensorProto.DataType.items()}
 ELEMENTS = {dtype: element for element, dtype in DTYPES.items()}
 
 
@@ -77,7 +78,7 @@ def element_of(value: Any) -> int:
 
 def name_of(element: int) -> str:
     """The name of a `TensorProto.DataType`."""
-    return TensorProto.DataType.Name(element).lower() if element in TensorProto.DataType.values() else f"type {element}"
+    return NAMES.get(element, f"type {element}")
 
 
 def from_array(array: np.ndarray, device: str | None) -> Tensor | Narrow:

@@ -20,10 +20,7 @@ from minigrad.onnx import Invalid, OnnxModel, Unsupported  # noqa: E402
 
 # Rounded after each step in the type by the package, once by us, or zero but for rounding.
 ROUNDED = re.compile(r"test_attention_.*(bf16|fp16)(_expanded)?$|test_celu_bfloat16|test_dft_inverse")
-REFUSED = set("""
-CausalConvWithState FlexAttention LinearAttention DeformConv ImageDecoder Gradient Momentum
-Adam Adagrad TreeEnsemble LabelEncoder Binarizer ArrayFeatureExtractor TfIdfVectorizer
-StringNormalizer StringSplit StringConcat RegexFullMatch Equal""".split())
+REFUSED = {"ImageDecoder", "Gradient", "RegexFullMatch"}
 
 
 @pytest.mark.parametrize("capture", [False, True])
@@ -38,7 +35,7 @@ def test_every_case_is_right_or_refused(capture: bool) -> None:
     refused = {re.search(r"\((\w+)\):|a node of (\w+)", text) for kind, text in found.values() if kind == "refused"}
     assert not bad
     assert {m.group(1) or m.group(2) for m in refused if m} <= REFUSED
-    assert sum(kind == "right" for kind, _ in found.values()) >= 0.93 * len(found)
+    assert sum(kind == "right" for kind, _ in found.values()) >= 0.97 * len(found)
 
 
 @pytest.mark.parametrize("device", [d for d in devices() if d != "NUMPY"])
@@ -151,3 +148,26 @@ def test_what_is_no_model_is_one_line(tmp_path: Path) -> None:
         OnnxModel(wrong)({"x": np.zeros((1, 3), np.float32)})
     with pytest.raises(Unsupported, match="operator Nothing of ai"):
         OnnxModel(layer([helper.make_node("Nothing", ["x"], ["y"])]))({"x": np.zeros((1, 3), np.float32)})
+
+
+def test_trees_in_a_circle_are_refused() -> None:
+    def ensemble(true_id: int) -> Any:
+        tree = helper.make_node("TreeEnsemble", ["x"], ["y"], domain="ai.onnx.ml", tree_roots=[0], n_targets=1,
+                                nodes_featureids=[0, 1], nodes_trueleafs=[0, 1], nodes_falseleafs=[1, 0],
+                                nodes_truenodeids=[1, 0], nodes_falsenodeids=[1, true_id], leaf_targetids=[0, 0],
+                                nodes_modes=numpy_helper.from_array(np.zeros(2, np.uint8)),
+                                nodes_splits=numpy_helper.from_array(np.zeros(2, np.float32)),
+                                leaf_weights=numpy_helper.from_array(np.array([1, 2], np.float32)))
+        return OnnxModel(layer([tree]))({"x": np.array([[-1, -1, 0], [1, 0, 0]], np.float32)})["y"].numpy()
+    with pytest.raises(Invalid, match="got nodes in a circle"):
+        ensemble(0)
+
+
+def test_labels_of_numbers_are_looked_up_by_kernels() -> None:
+    node = helper.make_node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", keys_floats=[1.0, 2.0, np.nan, 1.0],
+                            values_floats=[5.0, 6.0, 7.0, 8.0], default_float=-3.0)
+    model = OnnxModel(layer([node]))
+    for _ in range(2):
+        got = model({"x": np.array([[1, np.nan, 3]], np.float32)})["y"].numpy()
+        np.testing.assert_array_equal(got, [[8, 7, -3]])
+    assert model.why_eager is None

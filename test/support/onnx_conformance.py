@@ -73,6 +73,8 @@ def difference(got: Any, expected: Any, rtol: float, atol: float) -> str | None:
     expected, got = np.asarray(expected), np.asarray(got)
     if got.dtype != expected.dtype or got.shape != expected.shape:
         return f"expected {expected.dtype} {expected.shape}, got {got.dtype} {got.shape}"
+    if expected.dtype.kind in "OUS":
+        return None if (got == expected).all() else f"expected {expected.tolist()}, got {got.tolist()}"[:200]
     if expected.dtype.kind not in "biufc":
         got, expected = got.astype(np.float32), expected.astype(np.float32)
     try:
