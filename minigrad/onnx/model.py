@@ -14,6 +14,7 @@ from minigrad import Tensor, jit
 from minigrad.errors import CaptureError, MinigradError
 from minigrad.onnx.refusal import Invalid
 from minigrad.onnx.run import FEW, Runner, tensors
+from minigrad.onnx.symbolic import Sizes, settled, why
 from minigrad.onnx.values import DTYPES, Value, element_of, from_array, name_of
 
 
@@ -32,7 +33,9 @@ class OnnxModel:
 
     `model`: a path, the bytes of a file or a ModelProto. `device` is where it runs. With `capture` what a call does is
     recorded for its inputs' shapes and replayed by the next; a model that must read values to know shapes runs node by
-    node (`why_eager` says where). `weights` are Tensors by name: `nn.state.get_state_dict` finds them, and they train.
+    node (`why_eager` says where). From the second shape on, sizes that the model leaves open are Variables, for which
+    one capture serves all; where it has to know them there is a capture for each (`why_sized` says what wants it).
+    `weights` are Tensors by name: `nn.state.get_state_dict` finds them, and they train.
 
     Raises `Unsupported` for operators, attributes and types that minigrad does not have, when they are reached, and
     `Invalid` for what is no model.
@@ -55,7 +58,9 @@ class OnnxModel:
         self._runner = Runner(opsets or {"": 1}, functions, device, originals)
         self.why_eager: str | None = None if capture else "capture=False"
         self._by_value = False
-        self._captured = jit(self._run)
+        self._captured, self._captured_open = jit(self._run), jit(self._run)
+        self.why_sized: str | None = None
+        self._sizes = Sizes({v.name: v.shape for v in self.inputs})
 
     def _weight(self, proto: TensorProto, originals: dict[str, np.ndarray]) -> None:
         try:
@@ -75,7 +80,10 @@ class OnnxModel:
         """The outputs by name, for arrays or Tensors by name. A sequence is a list of Tensors."""
         values = self._fed(feeds)
         tensors_only = all(isinstance(v, Tensor) for v in values.values())
-        run = self._captured if self.why_eager is None and tensors_only else self._run
+        captured = self.why_eager is None and tensors_only
+        if captured and self.why_sized is None and not self._by_value and self._sizes.differ(values):
+            return self._open(values, feeds)
+        run = self._captured if captured else self._run
         try:
             results = run(values, self._fixed(feeds))
         except MinigradError as error:
@@ -84,6 +92,18 @@ class OnnxModel:
             if self._by_value or not self._small(feeds):
                 self.why_eager = str(error)
             self._by_value = True  # what the nodes read may be an integer that was fed: then a capture for each
+            return self(feeds)
+        return dict(zip((o.name for o in self.outputs), results, strict=True))
+
+    def _open(self, values: dict[str, Any], feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs by a capture with Variables for the open sizes, or by one for these sizes where they have to be
+        known."""
+        try:
+            bound = self._sizes.bound(values, feeds)
+            values.clear()  # a capture takes a buffer for an argument's if nothing else holds it
+            results = [settled(v) for v in self._captured_open(bound, ())]
+        except MinigradError as error:
+            self.why_sized = why(error)
             return self(feeds)
         return dict(zip((o.name for o in self.outputs), results, strict=True))
 

@@ -9,6 +9,7 @@ import onnx
 from onnx import AttributeProto, NodeProto, numpy_helper
 
 from minigrad import Tensor
+from minigrad.expr import Expr
 from minigrad.onnx.refusal import Invalid, Unsupported, refuse
 from minigrad.onnx.values import DTYPES, Narrow, Value, cast, from_array, name_of, to_array
 
@@ -125,7 +126,7 @@ class Node:
     def ints(self, index: int, name: str, default: Any = None) -> list[int] | Any:
         """The integers of input `index`, or of the attribute `name` of older opsets."""
         if self.has(index):
-            return [int(v) for v in self.known(index).reshape(-1)]
+            return [v if isinstance(v, Expr) else int(v) for v in self.known(index).reshape(-1).tolist()]
         value = self.attribute(name, default)
         return [value] if isinstance(value, int) else value
 

@@ -12,6 +12,7 @@ from onnx.reference import ReferenceEvaluator
 from minigrad.errors import MinigradError
 from minigrad.onnx.node import Node, Operator
 from minigrad.onnx.refusal import Invalid, Unsupported
+from minigrad.onnx.symbolic import on_sizes
 from minigrad.onnx.table import OPERATORS
 from minigrad.onnx.values import Value, from_array
 
@@ -90,7 +91,8 @@ class Runner:
         def run(graph: GraphProto, fed: dict[str, Value]) -> list[Value]:
             return self.graph(graph, {**values, **fed})
         node = Node(proto, inputs, originals, opset, self.device, attributes, run)
-        return as_list(operator, node)
+        sized = on_sizes(node)
+        return as_list(operator, node) if sized is None else list(sized)
 
     def _call(self, function: FunctionProto, inputs: list[Value],
               attributes: dict[str, AttributeProto]) -> list[Value]:

@@ -1,13 +1,17 @@
 """Operators that move numbers: shapes, slices, gathers and scatters."""
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from minigrad import Tensor, dtypes
+from minigrad.expr import Expr
 from minigrad.onnx.node import Node, Operator
-from minigrad.onnx.refusal import Invalid
+from minigrad.onnx.refusal import Invalid, refuse
+from minigrad.onnx.symbolic import sizes_array
 from minigrad.onnx.values import DTYPES, Narrow, element_of
 
 
@@ -34,7 +38,7 @@ def flatten(n: Node, x: Any) -> Tensor:
     """Two axes: those before `axis`, and the rest."""
     axis = n.attribute("axis", 1)
     axis = axis + x.ndim if axis < 0 else axis
-    return x.reshape(int(np.prod(x.shape[:axis])), int(np.prod(x.shape[axis:])))
+    return x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:]))
 
 
 def squeeze(n: Node, x: Tensor) -> Tensor:
@@ -56,7 +60,11 @@ def unsqueeze(n: Node, x: Tensor) -> Tensor:
 
 def expand(n: Node, x: Any) -> Tensor:
     """Broadcasts to a shape, both ways."""
-    return x.expand(*np.broadcast_shapes(tuple(x.shape), tuple(n.ints(1, "shape"))))
+    sizes, shape = n.ints(1, "shape"), tuple(x.shape)
+    if any(isinstance(size, Expr) for size in (*sizes, *shape)):
+        sizes, own = [1] * (len(shape) - len(sizes)) + sizes, (1,) * (len(sizes) - len(shape)) + shape
+        return x.expand(*[b if isinstance(a, int) and a == 1 else a for a, b in zip(own, sizes, strict=True)])
+    return x.expand(*np.broadcast_shapes(shape, tuple(sizes)))
 
 
 def slices(n: Node, x: Tensor) -> Tensor:
@@ -66,6 +74,9 @@ def slices(n: Node, x: Tensor) -> Tensor:
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         axis = axis % x.ndim
         size = x.shape[axis]
+        if any(isinstance(v, Expr) for v in (start, end, size)):
+            x = _open_slice(x, axis, start, end, step)
+            continue
         first, stop, step = slice(start, end if not (step < 0 and end < -size) else None, step).indices(size)
         places = range(first, stop, step)
         if step < 0:
@@ -74,6 +85,17 @@ def slices(n: Node, x: Tensor) -> Tensor:
         key[axis] = slice(first, first + (len(places) - 1) * step + 1, step) if len(places) else slice(0, 0)
         x = x[tuple(key)]
     return x
+
+
+def _open_slice(x: Any, axis: int, start: Any, end: Any, step: int) -> Tensor:
+    """x[start:end] of an axis, where a size or an end is a Variable."""
+    size, last = x.shape[axis], not isinstance(end, Expr) and end >= 2**31 - 1
+    if step != 1 or (not last and not isinstance(end, Expr) and end >= 0 and isinstance(size, Expr)):
+        raise refuse(f"a slice to {end} in steps of {step} of an open size", "those to the end or to a size")
+    key: list[Any] = [slice(None)] * x.ndim
+    first, stop = (size + v if not isinstance(v, Expr) and v < 0 else v for v in (start, end))
+    key[axis] = slice(first, size if last else stop)
+    return x[tuple(key)]
 
 
 def pad(n: Node, x: Tensor) -> Tensor:
@@ -131,7 +153,8 @@ def split(n: Node) -> list[Any]:
 def shape_of(n: Node) -> np.ndarray:
     """The sizes of the axes from `start` to `end`."""
     value: Any = n.values[0]
-    return np.array(tuple(value.shape)[n.attribute("start", 0):n.attribute("end")], np.int64).reshape(-1)
+    sizes = tuple(value.shape)[n.attribute("start", 0):n.attribute("end")]
+    return sizes_array(sizes, (len(sizes),))
 
 
 def constant(n: Node) -> np.ndarray:
@@ -162,6 +185,8 @@ def eye_like(n: Node) -> Tensor:
 def number_range(n: Node) -> Any:
     """start, start + delta, ... below limit."""
     start, limit, delta = (n.scalar(i) for i in range(3))
+    if isinstance(limit, Expr) and not isinstance(start, Expr) and (start, delta) == (0, 1):
+        return Tensor.arange(limit, device=n.device).cast(DTYPES[TensorProto.INT64])
     dtype = DTYPES[element_of(n.values[0])]
     count = max(0, int(np.ceil((limit - start) / delta)))
     return (Tensor.arange(count, device=n.device).cast(dtype) * delta + start).cast(dtype)
@@ -334,7 +359,7 @@ TABLE: dict[str, Operator] = {
     "Transpose": moved(lambda n, x: x.permute(*n.attribute("perm", list(range(x.ndim))[::-1])) if x.ndim else x),
     "Expand": moved(expand), "Tile": moved(lambda n, x: x.repeat(*n.ints(1, "")) if x.ndim else x),
     "Slice": moved(slices), "Pad": moved(pad), "Concat": concat, "Split": split, "Shape": shape_of,
-    "Size": lambda n: np.array(int(np.prod(tuple(n.values[0].shape))), np.int64),
+    "Size": lambda n: sizes_array([prod(tuple(n.values[0].shape))], ()),
     "Constant": constant, "ConstantOfShape": constant_of_shape, "EyeLike": eye_like, "Range": number_range,
     "DepthToSpace": moved(depth_to_space), "SpaceToDepth": moved(space_to_depth), "Trilu": moved(trilu),
     "CenterCropPad": moved(center_crop_pad), "ReverseSequence": reverse_sequence, "OneHot": one_hot,

@@ -13,7 +13,8 @@ from minigrad.onnx.refusal import Invalid
 
 def is_text(value: Any) -> bool:
     """True for an array of strings."""
-    return isinstance(value, np.ndarray) and value.dtype.kind in "OUS"
+    return isinstance(value, np.ndarray) and (value.dtype.kind in "US" or (value.dtype == object and all(
+        isinstance(v, (str, bytes)) for v in value.reshape(-1).tolist())))
 
 
 def texts(n: Node, index: int) -> np.ndarray:
@@ -68,7 +69,7 @@ def equal(n: Node) -> Any:
 
 
 def tf_idf(n: Node) -> Tensor:
-    """The number of times that each n-gram of a pool is in a row [C] or in rows [N, C], with up to some numbers between its parts."""
+    """The times that each n-gram of a pool is in a row [C] or in rows [N, C], with up to some numbers between parts."""
     pool, x = _pool(n)
     rows = x if x.ndim == 2 else x.reshape(1, -1)
     shortest, longest, skip = n.required("min_gram_length"), n.required("max_gram_length"), n.required("max_skip_count")
