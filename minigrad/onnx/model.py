@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
 
 from minigrad import Tensor, jit
 from minigrad.errors import CaptureError, MinigradError
-from minigrad.onnx.refusal import Invalid
+from minigrad.onnx.refusal import Invalid, Unsupported
 from minigrad.onnx.run import FEW, Runner, tensors
 from minigrad.onnx.symbolic import Sizes, settled, why
 from minigrad.onnx.values import DTYPES, Value, element_of, from_array, name_of
@@ -54,6 +54,10 @@ class OnnxModel:
         self.outputs = [_described(v) for v in graph.output]
         self._defaults = {v.name for v in graph.input} - {v.name for v in self.inputs}
         opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in self.proto.opset_import}
+        for domain, version in opsets.items():
+            if version < 1 or (not domain and version > onnx.defs.onnx_opset_version()):
+                raise Unsupported(f"[onnx] opset {version} of {domain or 'ai.onnx'} is not supported; 1 to "
+                                  f"{onnx.defs.onnx_opset_version()} are")
         functions = {(f.domain, f.name): f for f in self.proto.functions}
         self._runner = Runner(opsets or {"": 1}, functions, device, originals)
         self.why_eager: str | None = None if capture else "capture=False"
@@ -64,8 +68,10 @@ class OnnxModel:
 
     def _weight(self, proto: TensorProto, originals: dict[str, np.ndarray]) -> None:
         try:
+            if any(size < 0 for size in proto.dims):
+                raise ValueError("expected sizes of 0 or more")
             array = numpy_helper.to_array(proto)
-        except (ValueError, TypeError, OverflowError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, MemoryError, AttributeError, OSError) as error:
             raise Invalid(f"[onnx] weight {proto.name!r} of shape {list(proto.dims)}: {error}") from error
         trains = array.dtype.kind == "f" or array.size > FEW
         value = from_array(array, self.device) if trains else array

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 from onnx.reference import ReferenceEvaluator
 
+from minigrad import Tensor
 from minigrad.errors import MinigradError
 from minigrad.onnx.node import Node, Operator
 from minigrad.onnx.refusal import Invalid, Unsupported
@@ -21,6 +23,13 @@ FEW = 4096
 NEVER_KNOWN = {"If", "Loop", "Scan", "SequenceMap", "RandomNormal", "RandomUniform", "RandomNormalLike", "Dropout",
                "RandomUniformLike", "Bernoulli", "Multinomial", "Constant", "Identity", "Shape", "Size",
                "SequenceConstruct", "SplitToSequence", "Optional", "OptionalHasElement", "OptionalGetElement"}
+GROWING = {"ConstantOfShape", "Expand", "Tile", "Range", "Pad", "OneHot", "Resize", "Upsample", "EyeLike", "HannWindow",
+           "HammingWindow", "BlackmanWindow", "CenterCropPad", "MelWeightMatrix", "DFT", "STFT", "ReverseSequence"}
+"""Operators that may give many numbers of few: where those that they read are large, their sizes are checked before
+anything is computed."""
+LARGEST = 1 << 36
+"""The bytes of one value at most."""
+MOST_NODES = 250_000
 DEEPEST = 100
 
 
@@ -31,7 +40,7 @@ class Runner:
                  device: str | None, originals: Mapping[str, np.ndarray]):
         self.opsets, self.functions = dict(opsets), dict(functions)
         self.device, self.originals = device, originals
-        self.depth = 0
+        self.depth = self.count = 0
 
     def graph(self, graph: GraphProto, values: dict[str, Value]) -> list[Value]:
         """The outputs of a graph over `values`: its inputs, and all that it sees around it. Adds what it computes."""
@@ -42,6 +51,7 @@ class Runner:
 
     def nodes(self, nodes: Any, values: dict[str, Value], outer: dict[str, AttributeProto]) -> None:
         """Runs nodes; attributes that refer to those of a function come from `outer`."""
+        self.count = self.count + 1 if self.depth else 0
         if self.depth >= DEEPEST:
             raise Unsupported(f"graphs and functions within each other more than {DEEPEST} deep are not supported")
         self.depth += 1
@@ -52,6 +62,10 @@ class Runner:
             self.depth -= 1
 
     def _node(self, proto: NodeProto, values: dict[str, Value], outer: dict[str, AttributeProto]) -> None:
+        self.count += 1
+        if self.count > MOST_NODES:
+            raise Unsupported(f"[onnx] a call that goes through nodes more than {MOST_NODES} times, in loops and "
+                              "functions too, is not supported")
         where = f"node {proto.name!r} ({proto.op_type})" if proto.name else f"a node of {proto.op_type}"
         inputs = [_found(values, name, where) if name else None for name in proto.input]
         attributes = {}
@@ -66,10 +80,11 @@ class Runner:
                 raise  # from a graph or function within
             kind = type(error) if isinstance(error, Unsupported) else Invalid
             raise kind(f"[onnx] {where}: {error}") from error
-        except (ValueError, IndexError, KeyError, TypeError, AttributeError, ZeroDivisionError, OverflowError) as error:
-            raise Invalid(f"[onnx] {where}: {error}") from error
+        except (ValueError, IndexError, KeyError, TypeError, AttributeError, ArithmeticError, MemoryError) as error:
+            raise Invalid(f"[onnx] {where}: {' '.join(str(error).split()) or type(error).__name__}") from error
         for name, value in zip(proto.output, results, strict=False):
             if name:
+                _check_size(value, where)
                 values[name] = value
 
     def _results(self, proto: NodeProto, inputs: list[Value], attributes: dict[str, AttributeProto],
@@ -137,7 +152,26 @@ def _body(op: str, domain: str, opset: int) -> FunctionProto | None:
     return body
 
 
+def _check_size(value: Value, where: str) -> None:
+    if isinstance(value, Tensor) and value.shape:
+        count = prod(size if isinstance(size, int) else 1 for size in value.shape)
+        if count * value.dtype.bits > 8 * LARGEST:
+            raise Unsupported(f"[onnx] {where}: a value of shape {list(value.shape)} is not supported; {LARGEST} bytes "
+                              "at most are")
+
+
+def _grows(inputs: list[Value]) -> bool:
+    """True where the product of all that an operator reads is large, if these are sizes."""
+    least = 1.0
+    for value in inputs:
+        if isinstance(value, np.ndarray) and value.dtype.kind in "iuf":
+            least *= float(np.prod(np.maximum(np.abs(value.astype(np.float64)), 1))) * max(value.size, 1)
+    return not least < 1 << 24
+
+
 def _known(proto: NodeProto, inputs: list[Value]) -> bool:
+    if proto.op_type in GROWING and _grows(inputs):
+        return False
     return proto.op_type not in NEVER_KNOWN and bool(inputs) and all(
         v is None or (isinstance(v, np.ndarray) and v.size <= FEW and v.dtype.kind in "biuf") for v in inputs)
 

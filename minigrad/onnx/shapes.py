@@ -58,6 +58,14 @@ def unsqueeze(n: Node, x: Tensor) -> Tensor:
     return x.reshape(*[1 if i in places else next(sizes) for i in range(rank)])
 
 
+def tile(n: Node, x: Tensor) -> Tensor:
+    """The numbers again and again along each axis."""
+    counts = n.ints(1, "")
+    if len(counts) != x.ndim or any(isinstance(c, int) and c < 0 for c in counts):
+        raise Invalid(f"expected {x.ndim} counts of 0 or more, got {counts}")
+    return x.repeat(*counts) if x.ndim else x
+
+
 def expand(n: Node, x: Any) -> Tensor:
     """Broadcasts to a shape, both ways."""
     sizes, shape = n.ints(1, "shape"), tuple(x.shape)
@@ -357,7 +365,7 @@ def unique(n: Node) -> list[Any]:
 TABLE: dict[str, Operator] = {
     "Reshape": moved(reshape), "Flatten": moved(flatten), "Squeeze": moved(squeeze), "Unsqueeze": moved(unsqueeze),
     "Transpose": moved(lambda n, x: x.permute(*n.attribute("perm", list(range(x.ndim))[::-1])) if x.ndim else x),
-    "Expand": moved(expand), "Tile": moved(lambda n, x: x.repeat(*n.ints(1, "")) if x.ndim else x),
+    "Expand": moved(expand), "Tile": moved(tile),
     "Slice": moved(slices), "Pad": moved(pad), "Concat": concat, "Split": split, "Shape": shape_of,
     "Size": lambda n: sizes_array([prod(tuple(n.values[0].shape))], ()),
     "Constant": constant, "ConstantOfShape": constant_of_shape, "EyeLike": eye_like, "Range": number_range,
