@@ -24,7 +24,7 @@ SIDEWAYS = {
     ("scheduler", "codegen"), ("tensor", "engine"), ("tensor", "mixins"), ("tensor", "random"), ("mixins", "engine"),
     ("mixins", "random"), ("mixins", "tensor"), ("random", "tensor"), ("capture", "engine"), ("capture", "tensor"),
     ("capture", "mixins"), ("capture", "random"), ("nn", "optim"), ("nn", "state"), ("optim", "nn"),
-    ("__main__", "cli"), ("microkernels", "engine"), ("devices", "engine"),
+    ("__main__", "cli"), ("cli", "onnx"), ("microkernels", "engine"), ("devices", "engine"),
     ("report", "engine"), ("report", "capture"), ("report", "random"), ("report", "tensor"),
     ("autograd", "tensor"), ("autograd", "mixins"), ("functions", "kinds"), ("functions", "nn"), ("functions", "state"),
     ("functions", "unbound"),
@@ -130,6 +130,7 @@ LATE = {
     "minigrad.runtime.registry": "a kind of device loads when a device of it is opened",
     "minigrad.engine.realize": "scheduling and code generation load when something is computed, not with the package",
     "minigrad.engine.compile": "a language's renderer loads with the first kernel in it that no cache has",
+    "minigrad.cli.models": "what reads models needs the extra onnx",
     "minigrad.engine.compiled": "what MINIGRAD_DEBUG prints needs all of code generation",
 }
 

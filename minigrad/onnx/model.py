@@ -127,6 +127,14 @@ class OnnxModel:
         results = self._runner.graph(self.proto.graph, {**self.known, **self.weights, **values, **known})
         return [tensors(v, self.device) for v in results]
 
+    def eager(self, feeds: Mapping[str, Any]) -> list[Any]:
+        """The outputs in order, node by node."""
+        return self._run(self._fed(feeds), ())
+
+    def has(self, domain: str, op: str) -> bool:
+        """True for an operator that minigrad has, or that the model or the standard defines by others it may have."""
+        return self._runner.has(domain, op)
+
     def _fed(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         names = [v.name for v in self.inputs]
         unknown = [name for name in feeds if name not in names and name not in self._defaults]

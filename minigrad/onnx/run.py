@@ -109,6 +109,11 @@ class Runner:
         sized = on_sizes(node)
         return as_list(operator, node) if sized is None else list(sized)
 
+    def has(self, domain: str, op: str) -> bool:
+        """True for an operator that the table, the model or the standard defines."""
+        opset = self.opsets.get(domain, self.opsets.get("", 1))
+        return (domain, op) in self.functions or op in OPERATORS.get(domain, {}) or _body(op, domain, opset) is not None
+
     def _call(self, function: FunctionProto, inputs: list[Value],
               attributes: dict[str, AttributeProto]) -> list[Value]:
         """Runs a function's body."""
