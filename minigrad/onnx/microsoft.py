@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minigrad import Tensor
+from minigrad import Tensor, dtypes
 from minigrad.onnx.convolution import convolved
 from minigrad.onnx.node import Node, Operator
 from minigrad.onnx.quantised import dynamic_quantize, less
@@ -48,6 +48,15 @@ def skip_norm(n: Node) -> Any:
     return [y, None, None, x]
 
 
+def simple_norm(n: Node) -> Tensor:
+    """x over the root of the mean of its squares, scaled; onnxruntime has it in the standard's domain."""
+    x, axis = n.tensor(0), n.attribute("axis", -1)
+    axes = tuple(range(axis % x.ndim, x.ndim))
+    wide = x if x.dtype is dtypes.float64 else x.float()
+    return (wide * (wide.square().mean(axes, keepdim=True) + n.attribute("epsilon", 1e-5)).rsqrt()).cast(
+        x.dtype) * n.tensor(1)
+
+
 def gelu_of_sum(n: Node) -> Tensor:
     """The gelu of x plus a bias; FastGelu takes the tangent."""
     x = n.tensor(0) + n.tensor(1) if n.has(1) else n.tensor(0)
@@ -86,6 +95,7 @@ TABLE: dict[str, Operator] = {
     "FusedMatMul": fused_matmul, "FusedConv": fused_convolution, "BiasGelu": gelu_of_sum, "FastGelu": gelu_of_sum,
     "Gelu": gelu_of_sum, "QuickGelu": lambda n: n.tensor(0) * (n.tensor(0) * n.attribute("alpha", 1.702)).sigmoid(),
     "SkipLayerNormalization": skip_norm, "SkipSimplifiedLayerNormalization": skip_norm,
-    "DynamicQuantizeMatMul": dynamic_matmul, "MatMulIntegerToFloat": integer_to_float,
+    "TransposeMatMul": fused_matmul, "DynamicQuantizeMatMul": dynamic_matmul, "MatMulIntegerToFloat": integer_to_float,
     "DynamicQuantizeLSTM": quantised_lstm,
 }
+STANDARD: dict[str, Operator] = {"SimplifiedLayerNormalization": simple_norm}
