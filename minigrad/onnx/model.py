@@ -17,6 +17,8 @@ from minigrad.onnx.run import FEW, Runner, tensors
 from minigrad.onnx.symbolic import Sizes, settled, why
 from minigrad.onnx.values import DTYPES, Value, element_of, from_array, name_of
 
+NUMBERS = {name_of(element) for element in DTYPES}
+
 
 @dataclass(frozen=True)
 class Described:
@@ -63,6 +65,7 @@ class OnnxModel:
         self.why_eager: str | None = None if capture else "capture=False"
         self._by_value = False
         self._captured, self._captured_open = jit(self._run), jit(self._run)
+        self._lists: dict[tuple[str, ...], Any] = {}
         self.why_sized: str | None = None
         self._sizes = Sizes({v.name: v.shape for v in self.inputs})
 
@@ -89,9 +92,11 @@ class OnnxModel:
         captured = self.why_eager is None and tensors_only
         if captured and self.why_sized is None and not self._by_value and self._sizes.differ(values):
             return self._open(values, feeds)
-        run = self._captured if captured else self._run
         try:
-            results = run(values, self._fixed(feeds))
+            if captured and not self._by_value:
+                results = self._listed(tuple(values))([*values.values()])
+            else:
+                results = (self._captured if captured else self._run)(values, self._fixed(feeds))
         except MinigradError as error:
             if not _while_capturing(error):
                 raise
@@ -100,6 +105,24 @@ class OnnxModel:
             self._by_value = True  # what the nodes read may be an integer that was fed: then a capture for each
             return self(feeds)
         return dict(zip((o.name for o in self.outputs), results, strict=True))
+
+    @property
+    def captures(self) -> int:
+        """The number of captures that were made, of all shapes."""
+        return sum(f.captures for f in (self._captured, self._captured_open, *self._lists.values()))
+
+    @property
+    def replays(self) -> int:
+        """The number of calls that a capture answered."""
+        return sum(f.replays for f in (self._captured, self._captured_open, *self._lists.values()))
+
+    def _listed(self, names: tuple[str, ...]) -> Any:
+        """The captured function of the inputs of these names in a list, which a replay compares fastest."""
+        found = self._lists.get(names)
+        if found is None:
+            run = self._run
+            found = self._lists[names] = jit(lambda values: run(dict(zip(names, values, strict=True)), ()))
+        return found
 
     def _open(self, values: dict[str, Any], feeds: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs by a capture with Variables for the open sizes, or by one for these sizes where they have to be
@@ -161,7 +184,7 @@ def _while_capturing(error: BaseException | None) -> bool:
 def _check(expected: Described, value: Tensor) -> None:
     """Raises Invalid for another type or shape than the model says."""
     given = name_of(element_of(value))
-    if expected.type in {name_of(e) for e in DTYPES} and given != expected.type:
+    if expected.type in NUMBERS and given != expected.type:
         raise Invalid(f"[onnx] input {expected.name!r}: expected {expected.type}, got {given}")
     shape = tuple(value.shape)
     if expected.shape is not None and (len(shape) != len(expected.shape) or any(

@@ -73,7 +73,7 @@ def test_a_call_is_captured_unless_values_are_read() -> None:
     for _ in range(3):
         np.testing.assert_array_equal(plain({"x": x})["y"].numpy(), [[1, 0, 0]])
         np.testing.assert_array_equal(reads({"x": Tensor(x)})["y"].numpy(), [2, 2])
-    assert plain.why_eager is None and plain._captured.replays >= 1
+    assert plain.why_eager is None and plain.replays >= 1
     assert reads.why_eager is not None and "NonZero" in reads.why_eager
 
 
@@ -86,7 +86,7 @@ def test_a_branch_that_a_fed_number_takes_is_captured_for_each() -> None:
     for which in (True, False, True, False):
         expected = -x if which else np.maximum(x, 0)
         np.testing.assert_array_equal(model({"x": x, "which": np.array(which)})["y"].numpy(), expected)
-    assert model.why_eager is None and model._captured.captures == 2
+    assert model.why_eager is None and model.captures == 2
 
 
 def test_quantised_lstm_is_the_lstm_of_its_weights() -> None:
