@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
 
-from minigrad import Tensor, jit
+from minigrad import Tensor, dtypes, jit
+from minigrad.dtype import DType
 from minigrad.errors import CaptureError, MinigradError
 from minigrad.onnx.refusal import Invalid, Unsupported
 from minigrad.onnx.run import FEW, Runner, tensors
@@ -37,14 +38,19 @@ class OnnxModel:
     recorded for its inputs' shapes and replayed by the next; a model that must read values to know shapes runs node by
     node (`why_eager` says where). From the second shape on, sizes that the model leaves open are Variables, for which
     one capture serves all; where it has to know them there is a capture for each (`why_sized` says what wants it).
+    With `dtype` (float16, bfloat16) numbers of float32 are kept and computed in it; inputs and outputs stay float32.
     `weights` are Tensors by name: `nn.state.get_state_dict` finds them, and they train.
 
     Raises `Unsupported` for operators, attributes and types that minigrad does not have, when they are reached, and
     `Invalid` for what is no model.
     """
 
-    def __init__(self, model: str | Path | bytes | ModelProto, device: str | None = None, capture: bool = True):
+    def __init__(self, model: str | Path | bytes | ModelProto, device: str | None = None, capture: bool = True,
+                 dtype: DType | None = None):
         self.proto = _loaded(model)
+        if dtype not in (None, dtypes.float32, dtypes.float16, dtypes.bfloat16):
+            raise Unsupported(f"[onnx] dtype {dtype} is not supported; float32, float16 and bfloat16 are")
+        self._floats = None if dtype is dtypes.float32 else dtype
         graph = self.proto.graph
         self.device = device
         self.weights: dict[str, Tensor] = {}
@@ -61,7 +67,7 @@ class OnnxModel:
                 raise Unsupported(f"[onnx] opset {version} of {domain or 'ai.onnx'} is not supported; 1 to "
                                   f"{onnx.defs.onnx_opset_version()} are")
         functions = {(f.domain, f.name): f for f in self.proto.functions}
-        self._runner = Runner(opsets or {"": 1}, functions, device, originals)
+        self._runner = Runner(opsets or {"": 1}, functions, device, originals, self._floats)
         self.why_eager: str | None = None if capture else "capture=False"
         self._by_value = False
         self._captured, self._captured_open = jit(self._run), jit(self._run)
@@ -79,7 +85,8 @@ class OnnxModel:
         trains = array.dtype.kind == "f" or array.size > FEW
         value = from_array(array, self.device) if trains else array
         if isinstance(value, Tensor):
-            self.weights[proto.name] = value
+            narrow = self._floats is not None and value.dtype is dtypes.float32
+            self.weights[proto.name] = value.cast(self._floats).realize() if narrow and self._floats else value
             if array.size <= FEW:
                 originals[proto.name] = array
         else:
@@ -148,7 +155,15 @@ class OnnxModel:
     def _run(self, values: dict[str, Any], fixed: tuple) -> list[Any]:
         known = {name: np.array(numbers, dtype).reshape(shape) for name, dtype, shape, numbers in fixed}
         results = self._runner.graph(self.proto.graph, {**self.known, **self.weights, **values, **known})
-        return [tensors(v, self.device) for v in results]
+        results = [tensors(v, self.device) for v in results]
+        return results if self._floats is None else [v if o.type in NUMBERS - {"float"} else self._widened(v)
+                                                     for o, v in zip(self.outputs, results, strict=True)]
+
+    def _widened(self, value: Value) -> Value:
+        """A result in float32 where it was computed in less."""
+        if isinstance(value, list):
+            return [self._widened(v) for v in value]
+        return value.float() if isinstance(value, Tensor) and value.dtype is self._floats else value
 
     def eager(self, feeds: Mapping[str, Any]) -> list[Any]:
         """The outputs in order, node by node."""

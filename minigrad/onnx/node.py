@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, numpy_helper
 
-from minigrad import Tensor
+from minigrad import Tensor, dtypes
+from minigrad.dtype import DType
 from minigrad.expr import Expr
 from minigrad.onnx.refusal import Invalid, Unsupported, refuse
 from minigrad.onnx.values import DTYPES, Narrow, Value, cast, from_array, name_of, to_array
@@ -20,15 +21,16 @@ class Node:
     """An operator that is about to run.
 
     `values` are its inputs in order (None for one that is left out), `originals` the arrays of those that are weights
-    of the model, `run` runs a subgraph, `device` is where constants are made and `opset` the version of its domain.
+    of the model, `run` runs a subgraph, `floats` is the dtype in which inputs of float32 come, `device` is where
+    constants are made and `opset` the version of its domain.
     """
 
     def __init__(self, proto: NodeProto, values: Sequence[Value], originals: Sequence[np.ndarray | None], opset: int,
                  device: str | None, attributes: dict[str, AttributeProto],
-                 run: Callable[[onnx.GraphProto, dict[str, Value]], list[Value]]):
+                 run: Callable[[onnx.GraphProto, dict[str, Value]], list[Value]], floats: DType | None = None):
         self.proto, self.values, self.originals = proto, values, originals
         self.opset, self.device, self.run = opset, device, run
-        self._attributes = attributes
+        self._attributes, self._floats = attributes, floats
 
     @property
     def op(self) -> str:
@@ -92,7 +94,7 @@ class Node:
             raise Unsupported(f"an input of type {name_of(value.element)} is not supported: cast it first")
         if not isinstance(value, Tensor):
             raise Invalid(f"input {index} is {type(value).__name__}, expected a tensor")
-        return value
+        return value if self._floats is None or value.dtype is not dtypes.float32 else value.cast(self._floats)
 
     def wide(self, index: int) -> Tensor | Narrow:
         """Input `index` as a Tensor, or as a Narrow where it has a type of few bits."""

@@ -11,6 +11,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 from onnx.reference import ReferenceEvaluator
 
 from minigrad import Tensor
+from minigrad.dtype import DType
 from minigrad.errors import MinigradError
 from minigrad.onnx.node import Node, Operator
 from minigrad.onnx.refusal import Invalid, Unsupported
@@ -37,10 +38,10 @@ class Runner:
     """Runs graphs of a model. They share its opsets per domain, functions, the device, the arrays of its weights."""
 
     def __init__(self, opsets: Mapping[str, int], functions: Mapping[tuple[str, str], FunctionProto],
-                 device: str | None, originals: Mapping[str, np.ndarray]):
+                 device: str | None, originals: Mapping[str, np.ndarray], floats: DType | None = None):
         self.opsets, self.functions = dict(opsets), dict(functions)
         self.device, self.originals = device, originals
-        self.depth = self.count = 0
+        self.depth, self.count, self.floats = 0, 0, floats
 
     def graph(self, graph: GraphProto, values: dict[str, Value]) -> list[Value]:
         """The outputs of a graph over `values`: its inputs, and all that it sees around it. Adds what it computes."""
@@ -105,7 +106,7 @@ class Runner:
 
         def run(graph: GraphProto, fed: dict[str, Value]) -> list[Value]:
             return self.graph(graph, {**values, **fed})
-        node = Node(proto, inputs, originals, opset, self.device, attributes, run)
+        node = Node(proto, inputs, originals, opset, self.device, attributes, run, self.floats)
         sized = on_sizes(node)
         return as_list(operator, node) if sized is None else list(sized)
 

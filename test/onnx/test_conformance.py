@@ -15,7 +15,7 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from support.onnx_conformance import cases, outcome  # noqa: E402
 
-from minigrad import Tensor  # noqa: E402
+from minigrad import Tensor, dtypes  # noqa: E402
 from minigrad.onnx import Invalid, OnnxModel, Unsupported  # noqa: E402
 
 # Rounded after each step in the type by the package, once by us, or zero but for rounding.
@@ -171,3 +171,19 @@ def test_labels_of_numbers_are_looked_up_by_kernels() -> None:
         got = model({"x": np.array([[1, np.nan, 3]], np.float32)})["y"].numpy()
         np.testing.assert_array_equal(got, [[8, 7, -3]])
     assert model.why_eager is None
+
+
+@pytest.mark.parametrize("dtype, error", [(dtypes.float16, 1e-3), (dtypes.bfloat16, 1e-2)])
+def test_a_model_runs_in_a_half_type(dtype: Any, error: float) -> None:
+    random = np.random.default_rng(2)
+    weight, x = (random.standard_normal(shape).astype(np.float32) for shape in ((3, 8), (5, 3)))
+    proto = layer([helper.make_node("MatMul", ["x", "w"], ["h"]),
+                   helper.make_node("Constant", [], ["c"], value_float=0.5), helper.make_node("Mul", ["h", "c"], ["i"]),
+                   helper.make_node("Softmax", ["i"], ["y"])], {"w": weight})
+    model, expected = OnnxModel(proto, dtype=dtype), OnnxModel(proto)({"x": x})["y"].numpy()
+    for _ in range(2):
+        got = model({"x": x})["y"]
+        assert got.dtype is dtypes.float32 and 0 < np.abs(got.numpy() - expected).max() < error
+    assert model.weights["w"].dtype is dtype and model.why_eager is None
+    with pytest.raises(Unsupported, match="float16 and bfloat16 are"):
+        OnnxModel(proto, dtype=dtypes.int8)
