@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable
 from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,7 @@ BIG, HUGE = 1 << 40, (1 << 62) + 1
 CASES: dict[str, Callable[[], Any]] = {
     "empty": lambda: b"", "noise": lambda: bytes(range(256)) * 8, "text": lambda: b"not a model at all",
     "cut in half": lambda: good()[:len(good()) // 2], "cut at the end": lambda: good()[:-3],
-    "endless length": lambda: b"\x3a\xff\xff\xff\xff\x0f", **{f"flipped {i}": lambda i=i: flipped(i) for i in range(8)},
+    "endless length": lambda: b"\x3a\xff\xff\xff\xff\x0f", **{f"flipped {i}": partial(flipped, i) for i in range(8)},
     "no graph": lambda: helper.make_model(helper.make_graph([], "g", [], [])),
     "output from nowhere": lambda: model([]),
     "cycle of two": lambda: model([node("Add", ["x", "b"], ["a"]), node("Neg", ["a"], ["b"]),
