@@ -9,8 +9,8 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from itertools import pairwise
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
