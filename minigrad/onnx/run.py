@@ -30,7 +30,7 @@ GROWING = {"ConstantOfShape", "Expand", "Tile", "Range", "Pad", "OneHot", "Resiz
 anything is computed."""
 LARGEST = 1 << 36
 """The bytes of one value at most."""
-MOST_NODES = 250_000
+MOST_NODES = 100_000
 DEEPEST = 100
 
 

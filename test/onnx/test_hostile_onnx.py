@@ -19,7 +19,7 @@ RUN = {"other types", "loop of -1", "nested 30", *(f"flipped {i}" for i in range
 
 def test_each_is_one_line_in_bounded_memory_and_time() -> None:
     script = Path(__file__).parents[1] / "support" / "hostile_onnx.py"
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=280,
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=900,
                           env={**os.environ, "MINIGRAD_VERIFY": "0"})
     lines = [line.split("\t") for line in done.stdout.splitlines()]
     assert done.returncode == 0, (lines[-1:], done.stderr[-500:])
