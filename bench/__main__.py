@@ -26,6 +26,7 @@ BENCHMARKS = {
     "scripts": "bench.scripts.run",
     "networks": "bench.networks",
     "device": "bench.device",
+    "torch-compile": "bench.torch_compile",
     "node": "bench.host",
 }
 COMMANDS = {"baseline": "bench.baseline", "compare": "bench.compare", "plans": "bench.plans"}
@@ -42,6 +43,7 @@ DESCRIPTIONS = {
     "scripts": "training steps of twelve kinds of public scripts, captured and eager",
     "networks": "training steps of random small networks, captured and eager: the distribution of ratios",
     "device": "one device for a report: copies, products, launches, networks, compile times",
+    "torch-compile": "models in torch, compiled by minigrad for torch.compile: inference and training steps",
     "node": "the host's costs: nodes, import, starts, Python per kernel, a warm step",
     "baseline": "a file of rows with their spread, which later trees are held against",
     "compare": "two source trees in turn, row by row: python -m bench compare OLD_TREE",

@@ -228,7 +228,7 @@ def t5(large: bool) -> Case:
 
 def whisper(large: bool) -> Case:
     model, shape = (Whisper(80, 384, 2, 6), (1, 80, 500)) if large else (Whisper(8, 16, 1, 2), (2, 8, 12))
-    return Case(model, (torch.randn(*shape),), mean_square)
+    return Case(model, (torch.randn(*shape),), classes)
 
 
 def clip(large: bool) -> Case:

@@ -53,7 +53,8 @@ class Autoencoder(nn.Module):
 
 
 def restored(model: Any, x: Any) -> Any:
-    return F.binary_cross_entropy(model(x), torch.sigmoid(x)) + F.l1_loss(model.encoder(x), torch.zeros(()))
+    code = model.encoder(x)
+    return F.binary_cross_entropy(model.decoder(code), torch.sigmoid(x)) + F.l1_loss(code, torch.zeros_like(code))
 
 
 class VAE(nn.Module):
