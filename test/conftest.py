@@ -51,6 +51,7 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is no
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="keep what test_golden.py finds")
+    parser.addoption("--all", action="store_true", help="every model of test_torch_models.py, for minutes")
 
 
 def pytest_report_header() -> str:

@@ -36,8 +36,8 @@ def backend(module: fx.GraphModule, inputs: Sequence[Any], *, mode: str | None =
     if foreign:
         raise DeviceError(f"[torch.compile] expected tensors on the cpu, got some on {', '.join(foreign)}")
 
-    def compiled(graph: fx.GraphModule, _: Sequence[Any]) -> Graph:
-        return Graph(graph, given["strict"])
+    def compiled(graph: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+        return torch.compiler.disable(Graph(graph, given["strict"]))  # Dynamo looks at all that runs after a break
 
     return aot_autograd(fw_compiler=compiled, bw_compiler=compiled, decompositions=decompositions(),
                         partition_fn=_partition)(module, inputs)

@@ -130,11 +130,11 @@ def masked_fill(n: Node, x: Tensor, mask: Tensor, value: Any) -> Tensor:
 
 TABLE: dict[str, Operator] = {
     **{name: unary(getattr(Tensor, name)) for name in (
-        "abs neg ceil floor trunc sign relu isnan isinf bitwise_not hardswish hardsigmoid").split()},
+        "abs neg ceil floor trunc relu isnan isinf bitwise_not hardswish hardsigmoid").split()},
     **{name: floating(getattr(Tensor, name)) for name in (
         "sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan asinh "
         "acosh atanh erf erfc erfinv sigmoid lgamma digamma silu mish").split()},
-    "round": rounded, "logical_not": unary(lambda x: x == 0), "square": unary(lambda x: x * x),
+    "round": rounded, "sign": unary(lambda x: (x != x).where(0, x.sign())), "logical_not": unary(lambda x: x == 0), "square": unary(lambda x: x * x),
     "add": add, "sub": subtract, "mul": multiply, "div": divide, "pow": power, "clamp": clamp, "where": where,
     "clamp_min": lambda n, x, low: clamp(n, x, low), "clamp_max": lambda n, x, high: clamp(n, x, None, high),
     "rsub": lambda n, x, y, alpha=1: subtract(n, y, x, alpha=alpha),
@@ -162,5 +162,6 @@ TABLE: dict[str, Operator] = {
     "tanh_backward": lambda n, g, y: g * (1 - y * y), "sigmoid_backward": lambda n, g, y: g * (y * (1 - y)),
     "masked_fill": masked_fill, "_to_copy": to_copy, "view.dtype": bit_view, "clone": to_copy,
     "alias": to_copy, "detach": to_copy, "lift_fresh_copy": to_copy, "copy": lambda n, x, y, *_: y.expand(*x.shape),
-    "prims.convert_element_type": to_copy, "convert_element_type": lambda n, x, dtype: x,
+    "prims.convert_element_type": lambda n, x, dtype: x,
+    "prims.fma": lambda n, x, y, z: n.tensor(x) * n.typed(y) + n.typed(z),
 }

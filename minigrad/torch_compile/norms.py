@@ -1,4 +1,4 @@
-"""Norms of layers, groups, batches and root mean squares, with their gradients.
+"""Norms of layers, groups and batches, with their gradients.
 
 All compute in float32 at least. A gradient of y = (x - mean) * rstd over the axes of one norm, of c elements, is
 rstd * (g - mean(g) - y * mean(g * y)) with g the gradient in y.
@@ -52,24 +52,6 @@ def layer_norm_backward(n: Node, gradient: Tensor, x: Tensor, shape: list[int], 
     inner = gradient if weight is None else gradient * weight
     return [through(inner, y, rstd, tuple(range(first, x.ndim))) if wanted[0] else None,
             (gradient * y).sum(outer) if wanted[1] else None, gradient.sum(outer) if wanted[2] else None]
-
-
-def rms_norm(n: Node, x: Tensor, shape: list[int], weight: Tensor | None, eps: float | None) -> list[Tensor]:
-    """The last axes divided by their root mean square; the inverse of that."""
-    axes, kind, x = tuple(range(x.ndim - len(shape), x.ndim)), x.dtype, wide(x)
-    least = 2.0 ** {"float16": -10, "bfloat16": -7, "float32": -23}.get(kind.name, -52) if eps is None else eps
-    rstd = (x.square().mean(axes, keepdim=True) + least).rsqrt()
-    return [shifted(x * rstd, weight, None), rstd]
-
-
-def rms_norm_backward(n: Node, gradient: Tensor, x: Tensor, shape: list[int], rstd: Tensor, weight: Tensor | None,
-                      wanted: list[bool]) -> list[Tensor | None]:
-    """The gradients in x and weight."""
-    first = x.ndim - len(shape)
-    gradient, y = wide(gradient), wide(x) * rstd
-    inner = gradient if weight is None else gradient * weight
-    of_x = rstd * (inner - y * (inner * y).mean(tuple(range(first, x.ndim)), keepdim=True))
-    return [of_x if wanted[0] else None, (gradient * y).sum(tuple(range(first))) if wanted[1] else None]
 
 
 def _per_channel(x: Tensor, values: Tensor | None) -> Any:
@@ -148,7 +130,6 @@ def batch_norm_backward(n: Node, gradient: Tensor, x: Tensor, weight: Tensor | N
 
 TABLE: dict[str, Operator] = {
     "native_layer_norm": layer_norm, "native_layer_norm_backward": layer_norm_backward,
-    "_fused_rms_norm": rms_norm, "_fused_rms_norm_backward": rms_norm_backward,
     "native_group_norm": group_norm, "native_group_norm_backward": group_norm_backward,
     "_native_batch_norm_legit_functional": batch_norm, "_native_batch_norm_legit.no_stats": batch_norm_alone,
     "_native_batch_norm_legit_no_training": batch_norm_inference, "native_batch_norm_backward": batch_norm_backward,
