@@ -1,5 +1,5 @@
-"""`python -m bench torch-compile`: models written in torch, compiled by torch.compile with minigrad as its backend, beside
-inductor and eager torch. Results are held against eager ones before anything is timed."""
+"""`python -m bench torch-compile`: models written in torch under torch.compile with minigrad, beside inductor and eager
+torch. Results are held against eager ones before anything is timed."""
 from __future__ import annotations
 
 import argparse

@@ -34,7 +34,8 @@ def imported(folder: str) -> Iterator[str]:
                 yield name.split(".")[0]
 
 
-@pytest.mark.parametrize("folder, extras", [("minigrad", ("data", "onnx")), ("examples", ("chat", "examples"))])
+@pytest.mark.parametrize("folder, extras", [("minigrad", ("compile", "data", "onnx")),
+                                            ("examples", ("chat", "examples"))])
 def test_what_is_imported_is_what_is_needed(folder: str, extras: tuple[str, ...]) -> None:
     own = {"minigrad", "examples"} | sys.stdlib_module_names
     needed = libraries(PROJECT["project"]["dependencies"])

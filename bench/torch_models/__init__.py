@@ -1,4 +1,4 @@
-"""Models as people write them in torch, for torch.compile: definitions with random weights, in small sizes or larger."""
+"""Models as people write them in torch, for torch.compile: with random weights, in small sizes or larger."""
 from __future__ import annotations
 
 from bench.torch_models import language, others, vision

@@ -43,8 +43,8 @@ class GRU(nn.Module):
 class Autoencoder(nn.Module):
     def __init__(self, width: int):
         super().__init__()
-        self.encoder = nn.Sequential(nn.Conv2d(1, width, 3, 2, 1), nn.LeakyReLU(0.1), nn.Conv2d(width, 2 * width, 3, 2, 1),
-                                     nn.ELU(), nn.AvgPool2d(2))
+        self.encoder = nn.Sequential(nn.Conv2d(1, width, 3, 2, 1), nn.LeakyReLU(0.1),
+                                     nn.Conv2d(width, 2 * width, 3, 2, 1), nn.ELU(), nn.AvgPool2d(2))
         self.decoder = nn.Sequential(nn.Upsample(scale_factor=2), nn.ConvTranspose2d(2 * width, width, 3, 2, 1, 1),
                                      nn.Softplus(), nn.ConvTranspose2d(width, 1, 3, 2, 1, 1), nn.Sigmoid())
 
@@ -160,7 +160,8 @@ def generator(large: bool) -> Case:
 
 def graph(large: bool) -> Case:
     nodes, count, inputs, hidden = (1000, 8000, 64, 128) if large else (6, 11, 4, 8)
-    return Case(GraphNetwork(inputs, hidden), (torch.randn(nodes, inputs), torch.randint(0, nodes, (2, count))), classes)
+    edges = torch.randint(0, nodes, (2, count))
+    return Case(GraphNetwork(inputs, hidden), (torch.randn(nodes, inputs), edges), classes)
 
 
 def deepar(large: bool) -> Case:

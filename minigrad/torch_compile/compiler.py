@@ -6,9 +6,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from functorch.compile import min_cut_rematerialization_partition
 from torch import fx
+from torch._dynamo import trace_rules
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from minigrad.errors import DeviceError, MinigradError
 from minigrad.torch_compile.graph import Graph
@@ -36,8 +37,8 @@ def backend(module: fx.GraphModule, inputs: Sequence[Any], *, mode: str | None =
     if foreign:
         raise DeviceError(f"[torch.compile] expected tensors on the cpu, got some on {', '.join(foreign)}")
 
-    def compiled(graph: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
-        return torch.compiler.disable(Graph(graph, given["strict"]))  # Dynamo looks at all that runs after a break
+    def compiled(graph: fx.GraphModule, _: Sequence[Any]) -> Graph:
+        return Graph(graph, given["strict"])
 
     return aot_autograd(fw_compiler=compiled, bw_compiler=compiled, decompositions=decompositions(),
                         partition_fn=_partition)(module, inputs)
@@ -53,3 +54,5 @@ def _partition(joint: fx.GraphModule, inputs: Any, **options: Any) -> Any:
 
 
 _by_cut = partial(min_cut_rematerialization_partition, compiler="inductor")
+
+trace_rules.add("minigrad")  # Dynamo would trace what runs between graphs: a buffer that goes with a tensor, say

@@ -33,6 +33,7 @@ class Graph:
         self._parts = _parts(nodes, self._outputs, strict)
 
     def __call__(self, args: list[Any]) -> list[Any]:
+        """The results: tensors, numbers and None."""
         values: dict[fx.Node, Any] = dict(zip(self._inputs, args, strict=True))
         args.clear()
         values.update(self._constants)
@@ -51,7 +52,7 @@ class _ByTorch:
         node = self.node
         args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
         with torch.no_grad():
-            values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+            values[node] = node.target(*args, **kwargs)
 
 
 class _Captured:

@@ -5,7 +5,6 @@ rstd * (g - mean(g) - y * mean(g * y)) with g the gradient in y.
 """
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 from minigrad import Tensor
@@ -64,7 +63,8 @@ def group_norm(n: Node, x: Tensor, weight: Tensor | None, bias: Tensor | None, N
     rows = wide(x).reshape(N, groups, -1)
     mean, rstd = statistics(rows, (2,), eps)
     y = ((rows - mean) * rstd).reshape(*x.shape)
-    return [shifted(y, _per_channel(x, weight), _per_channel(x, bias)), mean.reshape(N, groups), rstd.reshape(N, groups)]
+    y = shifted(y, _per_channel(x, weight), _per_channel(x, bias))
+    return [y, mean.reshape(N, groups), rstd.reshape(N, groups)]
 
 
 def group_norm_backward(n: Node, gradient: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None,
@@ -100,7 +100,7 @@ def batch_norm(n: Node, x: Tensor, weight: Tensor | None, bias: Tensor | None, r
         y, nothing, _ = batch_norm_inference(n, x, weight, bias, running_mean, running_var, momentum, eps)
         return [y, nothing, nothing, running_mean, running_var]
     y, mean, rstd = batch_norm_alone(n, x, weight, bias, training, momentum, eps)
-    count = prod(x.shape) // x.shape[1]
+    count = int(x.numel()) // int(x.shape[1])
     var = (wide(x) - _per_channel(x, mean)).square().mean((0, *range(2, x.ndim))) * (count / max(count - 1, 1))
     return [y, mean, rstd, mean * momentum + running_mean * (1 - momentum),
             var * momentum + running_var * (1 - momentum)]

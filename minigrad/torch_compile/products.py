@@ -116,7 +116,7 @@ def resampling(mode: str) -> Operator:
     """The operator that resamples x [N, C, ...] by a mode of F.interpolate; overload vec has all scales in a list."""
     def run(n: Node, x: Tensor, sizes: Any, *args: Any) -> Tensor:
         aligned, scales = (None, args) if mode.startswith("nearest") else (args[0], args[1:])
-        scales = scales[0] if len(scales) == 1 and isinstance(scales[0], (list, tuple)) else scales
+        scales = tuple(scales[0] if len(scales) == 1 and isinstance(scales[0], (list, tuple)) else scales)
         return _resampled(x, sizes, scales, mode, aligned)
     return run
 

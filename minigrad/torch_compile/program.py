@@ -91,7 +91,7 @@ def value_of(node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if found is None:
             raise Unsupported("is not in the table of operators")
         return typed_results(found, node, args, kwargs)
-    return node.target(*args, **kwargs)  # type: ignore[operator]  # arithmetic on sizes, and items of lists
+    return node.target(*args, **kwargs)  # arithmetic on sizes, and items of lists
 
 
 def typed_results(function: Operator, node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -6,6 +6,9 @@ from typing import Any
 from minigrad import Tensor
 from minigrad.torch_compile.node import DEVICE, Node, Operator, Unsupported
 
+LAST = (1 << 63) - 1
+"""The end of a slice that goes on to the end of its axis."""
+
 
 def view(n: Node, x: Tensor, shape: list[int]) -> Tensor:
     """The same numbers in another shape."""
@@ -49,10 +52,8 @@ def padded(n: Node, x: Tensor, widths: list[int], value: Any = 0) -> Tensor:
 def slice_scatter(n: Node, x: Tensor, source: Tensor, dim: int = 0, start: int | None = None, end: int | None = None,
                   step: int = 1) -> Tensor:
     """x with slices of an axis replaced."""
-    size = x.shape[dim]
-    first = 0 if start is None else start
-    last = size if end is None else min(end, size)
-    return x.slice_scatter(n.typed(source).expand(*part(n, x, dim, start, end, step).shape), dim, first, last, step)
+    last = None if end is None or end == LAST else end
+    return x.slice_scatter(n.typed(source).expand(*part(n, x, dim, start, end, step).shape), dim, start, last, step)
 
 
 def arange(n: Node, start: Any, end: Any = None, step: Any = 1, **_: Any) -> Tensor:

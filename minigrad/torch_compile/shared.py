@@ -29,6 +29,11 @@ class _Known(NamedTuple):
     dtype: Any
     shared: Shared
 
+    def fits(self, t: Any) -> bool:
+        """True for the tensor that this was made of, while it is as it was."""
+        return self.of() is t and self.address == t.data_ptr() and self.dtype is t.dtype and \
+            self.shape == t.shape and (self.shared.order is None) is t.is_contiguous()
+
 
 _known: dict[int, _Known] = {}
 """By id of the torch tensor; an entry goes when the tensor does."""
@@ -38,8 +43,7 @@ def to_minigrad(t: Any) -> Shared:
     """A Tensor over the memory of a torch tensor; over a copy where its elements do not lie densely."""
     key = id(t)
     known = _known.get(key)
-    if known is not None and known.address == t.data_ptr() and known.of() is t and known.dtype is t.dtype and \
-            known.shape == t.shape and (known.shared.order is not None) is not t.is_contiguous():
+    if known is not None and known.fits(t):
         return known.shared
     dense, order = _dense(t)
     shared = Shared(_over(dense), order)

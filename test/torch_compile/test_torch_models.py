@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: nothing to 
 from bench.torch_models import MODELS  # noqa: E402
 from minigrad.torch_compile import backend  # noqa: E402
 
-QUICK = {"vae", "graph", "clip", "resnet"}
+QUICK = {"vae", "resnet"}
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Online softmax is disabled:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.:FutureWarning"),

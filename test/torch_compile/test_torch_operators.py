@@ -25,7 +25,8 @@ nan, inf = float("nan"), float("inf")
 def run_alone(op: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """(what minigrad gives, what torch gives): lists of tensors."""
     expected = op(*args, **kwargs)
-    graph, tensors = fx.Graph(), []
+    graph = fx.Graph()
+    tensors: list[Any] = []
 
     def placed(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -304,7 +305,8 @@ def products() -> Iterator[tuple[Any, tuple, dict[str, Any]]]:
     yield aten._adaptive_avg_pool3d_backward.default, (r(1, 2, 2, 1, 2), deep), {}
     yield from resampled()
     for mode, padding, aligned in ((0, 0, False), (1, 1, True), (2, 2, False)):
-        yield aten.grid_sampler_2d.default, (r(2, 3, 5, 4), torch.rand(2, 3, 4, 2) * 2.2 - 1.1, mode, padding, aligned), {}
+        yield aten.grid_sampler_2d.default, (
+            r(2, 3, 5, 4), torch.rand(2, 3, 4, 2) * 2.2 - 1.1, mode, padding, aligned), {}
     q, k, v, mask = r(2, 3, 4, 8), r(2, 3, 6, 8), r(2, 3, 6, 8), r(2, 1, 4, 6)
     attention = aten._scaled_dot_product_flash_attention_for_cpu
     for options in ({}, {"attn_mask": mask, "scale": 0.3}):
