@@ -14,6 +14,7 @@ from minigrad.runtime.registry import synchronize
 from minigrad.tensor import Tensor, tensor
 
 if TYPE_CHECKING:
+    from minigrad import amp as amp
     from minigrad import autograd as autograd
     from minigrad import data as data
     from minigrad import devices as devices
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from minigrad import microkernels as microkernels
     from minigrad import nn as nn
     from minigrad import optim as optim
+    from minigrad.amp import autocast as autocast
     from minigrad.capture.jit import TinyJit as TinyJit
     from minigrad.capture.jit import jit as jit
     from minigrad.dtype import bfloat16 as bfloat16
@@ -41,7 +43,10 @@ if TYPE_CHECKING:
     from minigrad.report.plans import plans as plans
     from minigrad.report.profile import profile as profile
 
-_LATER = {"autograd": ("minigrad.autograd", None), "microkernels": ("minigrad.microkernels", None),
+_LATER = {"amp": ("minigrad.amp", None), "autocast": ("minigrad.amp", "autocast"),
+          "is_autocast_enabled": ("minigrad.amp", "is_autocast_enabled"),
+          "get_autocast_dtype": ("minigrad.amp", "get_autocast_dtype"),
+          "autograd": ("minigrad.autograd", None), "microkernels": ("minigrad.microkernels", None),
           "devices": ("minigrad.devices", None), "data": ("minigrad.data", None),
           "distributions": ("minigrad.distributions", None), "linalg": ("minigrad.linalg", None),
           "nn": ("minigrad.nn", None), "optim": ("minigrad.optim", None), "jit": ("minigrad.capture.jit", "jit"),
@@ -78,6 +83,6 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_LATER, *dtypes.BY_NAME, *functions.__all__, *vars(methods)})
 
 
-__all__ = ["Tensor", "TinyJit", "Variable", "autograd", "config", "data", "devices", "distributions", "dtypes",
+__all__ = ["Tensor", "TinyJit", "Variable", "amp", "autocast", "autograd", "config", "data", "devices", "distributions", "dtypes",
            "errors", "jit", "linalg", "manual_seed", "microkernels", "nn", "optim", "plan", "plans", "profile", "scan",
            "show", "synchronize", "tensor"]

@@ -26,6 +26,7 @@ from minigrad.mixins.base import Base, as_tensor, broadcast_shapes, flat
 from minigrad.mixins.hooks import LeafHooks, passed
 from minigrad.mixins.memory import datas, pass_on
 from minigrad.mixins.modes import GradSwitch, Within, modes
+from minigrad.mixins.precision import follows_autocast
 from minigrad.ops import build as B
 from minigrad.ops.identity import own
 from minigrad.ops.node import Node, apply, here, hooked, keep_history
@@ -36,6 +37,7 @@ _leaves: dict[int, weakref.ref[Tensor]] = {}
 
 
 @final
+@follows_autocast
 @flat
 class Tensor(AllMixins):
     """An array on a device, computed when its values are asked for.

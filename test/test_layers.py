@@ -14,7 +14,7 @@ LAYERS = [
     {"codegen", "scheduler", "runtime"},
     {"engine", "tensor", "mixins", "random", "capture", "microkernels",
      "autograd", "devices", "report"},
-    {"nn", "optim", "state", "distributions", "data", "kinds", "unbound", "methods", "functions",
+    {"amp", "nn", "optim", "state", "distributions", "data", "kinds", "unbound", "methods", "functions",
      "special", "fft", "linalg", "cuda", "backends"},
     {"onnx", "torch_compile", "cli", "__main__"},
 ]
@@ -28,7 +28,7 @@ SIDEWAYS = {
     ("report", "engine"), ("report", "capture"), ("report", "random"), ("report", "tensor"),
     ("autograd", "tensor"), ("autograd", "mixins"), ("functions", "kinds"), ("functions", "nn"), ("functions", "state"),
     ("functions", "unbound"),
-    ("methods", "unbound"), ("special", "functions"), ("special", "methods"),
+    ("methods", "unbound"), ("cuda", "amp"), ("special", "functions"), ("special", "methods"),
 }
 # The runtime knows Programs: nothing that has a Node or a Kernel in it.
 FORBIDDEN = {("runtime", "ops"), ("runtime", "graph"), ("runtime", "codegen"), ("codegen", "graph")}

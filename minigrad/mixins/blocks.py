@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 from minigrad.errors import MinigradError
 from minigrad.graph.blocks import block
 from minigrad.mixins.base import Base
+from minigrad.mixins.modes import Within
 from minigrad.ops.node import Node
 
 T = TypeVar("T", bound=Base)
@@ -25,7 +26,8 @@ def as_block(name: str, key: Hashable, function: Callable[..., Sequence[T]], *op
     kind = type(operands[0])
 
     def body(*nodes: Node) -> list[Node]:
-        return [t.node for t in function(*[kind._wrap(n) for n in nodes])]
+        with Within("autocast", None):  # it is found again by the types of its operands
+            return [t.node for t in function(*[kind._wrap(n) for n in nodes])]
 
     parents = () if detached else operands if len(operands) == 1 else (  # those that matter to a handle
         max(operands, key=lambda t: t.node.depth), *[t for t in operands if t.needs_grad][:1])

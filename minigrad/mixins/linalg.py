@@ -11,6 +11,7 @@ from minigrad.expr import Index
 from minigrad.mixins.base import Base, as_count, as_index, as_tensor
 from minigrad.mixins.blocks import as_one_node
 from minigrad.mixins.movement import spread
+from minigrad.mixins.precision import in_half_type
 from minigrad.mixins.reduce import accumulating
 from minigrad.ops import build as B
 from minigrad.ops import products, quantized
@@ -269,6 +270,7 @@ def spatial_padding(name: str, padding: Any, n: int) -> tuple[tuple[int, int], .
     return tuple([(flat[i], flat[i + 1]) for i in range(2 * n - 2, -1, -2)])
 
 
+@in_half_type
 @as_one_node
 def projected(x: Any, weight: Any, bias: Any = None) -> Any:
     """`x.linear` by a weight [out, in], which is how layers keep it."""

@@ -1,4 +1,5 @@
-"""The mode that a thread computes in: whether layers behave as in training, and whether gradients are recorded.
+"""The mode that a thread computes in: whether layers behave as in training, whether gradients are recorded, and the
+type that products compute in (precision.py).
 
 `modes.now` is the thread's; a context changes it for this thread only, so that one may train while another infers.
 Assigning `Tensor.training` outside of any context is for all threads that are in none.
@@ -10,22 +11,29 @@ from threading import get_ident, local
 from typing import Any, NamedTuple
 from weakref import ref
 
+from minigrad.dtype import DType
+
 
 class Mode(NamedTuple):
-    """There are four, which `is` compares."""
+    """Equal ones are one object, which `is` compares. `autocast` is a half type inside of `autocast`."""
 
     training: bool
     grad_enabled: bool
+    autocast: DType | None = None
 
 
-_MODES = {(training, grad_enabled): Mode(training, grad_enabled)
-          for training in (False, True) for grad_enabled in (False, True)}
+_MODES: dict[Mode, Mode] = {}
+
+
+def _the(mode: Mode) -> Mode:
+    """The object that stands for all equal modes."""
+    return _MODES.setdefault(mode, mode)
 
 
 class _Modes(local):
     """The modes of a thread: a mode that the thread has not set is the class's, which all threads share."""
 
-    now: Mode = _MODES[False, True]
+    now: Mode = _the(Mode(False, True))
 
 
 modes = _Modes()
@@ -72,7 +80,7 @@ def other_modes(switched: list[tuple[ref, Any]]) -> bool:
 class Within(ContextDecorator):
     """A context that sets a field of the mode and restores it; also a decorator: `@Tensor.no_grad()`."""
 
-    def __init__(self, field: str, value: bool):
+    def __init__(self, field: str, value: Any):
         self.field, self.value = field, value
         self.before: list[Mode | None] = []
 
@@ -131,9 +139,8 @@ class WithModes(type):
         _assign("grad_enabled", value)
 
 
-def _changed(field: str, value: bool) -> Mode:
-    now = modes.now._replace(**{field: bool(value)})
-    return _MODES[now]
+def _changed(field: str, value: Any) -> Mode:
+    return _the(modes.now._replace(**{field: value if field == "autocast" else bool(value)}))
 
 
 def _assign(field: str, value: bool) -> None:

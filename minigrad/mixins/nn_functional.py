@@ -9,7 +9,7 @@ from minigrad.mixins.base import Base, as_axis, as_number
 from minigrad.mixins.blocks import as_one_node
 from minigrad.mixins.modes import modes
 from minigrad.mixins.reduce import Axis
-from minigrad.mixins.rounding import rounded_once
+from minigrad.mixins.rounding import rounded_as_first, rounded_once
 from minigrad.ops import functions, recurrent
 
 
@@ -34,7 +34,7 @@ class NNMixin(Base):
         return x if bias is None else x + bias.reshape(*shape)
 
     @as_one_node
-    @rounded_once
+    @rounded_as_first
     def _by_statistics(self, weight: Self | None, bias: Self | None, mean: Self, var: Self, eps: float) -> Self:
         """(x - mean) / sqrt(var + eps) * weight + bias per channel of [N, C, ...]."""
         return self.batchnorm(weight, bias, mean, (var + eps).rsqrt())
@@ -49,6 +49,7 @@ class NNMixin(Base):
         """
         axes = tuple([a for a in range(self.ndim) if a != axis])
         x = self._as_float()
+        x = x.cast(x.dtype.compute)
         return (self._by_own_statistics(weight, bias, eps, axis), x.mean(axes).detach(),
                 x.var(axes, correction=correction).detach())
 

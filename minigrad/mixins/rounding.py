@@ -17,13 +17,23 @@ def rounded_once(method: Method) -> Method:
     Gradients pass through the same casts, so that they are rounded once as well. A method with a `dtype` of its own
     for results cannot be one of these.
     """
+    return _rounding(method, lambda kinds: reduce(promote, kinds))
+
+
+def rounded_as_first(method: Method) -> Method:
+    """`rounded_once` to the type of the first operand where that is a half type: a norm with float32 parameters gives
+    what it was given, as in PyTorch."""
+    return _rounding(method, lambda kinds: kinds[0] if kinds[0].compute is not kinds[0] else reduce(promote, kinds))
+
+
+def _rounding(method: Method, result_type: Callable[[list[DType]], DType]) -> Method:
     @wraps(method)
     def wide(self: Any, *args: Any, **options: Any) -> Any:
         kind = self.node.dtype
         if kind is float32:
             return method(self, *args, **options)
         given = [kind, *[v.dtype for v in (*args, *options.values()) if isinstance(v, Base)]]
-        kind = reduce(promote, given)
+        kind = result_type(given)
         if kind.compute is kind:
             return method(self, *args, **options)
         result = method(_widened(self), *map(_widened, args), **{k: _widened(v) for k, v in options.items()})

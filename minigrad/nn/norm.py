@@ -9,7 +9,7 @@ from minigrad.errors import ShapeError
 from minigrad.expr import Index, product
 from minigrad.mixins.base import as_count, as_shape, as_tensor, is_index
 from minigrad.mixins.blocks import as_block, as_one_node
-from minigrad.mixins.rounding import rounded_once
+from minigrad.mixins.rounding import rounded_as_first
 from minigrad.nn.module import Layer
 from minigrad.ops.op import Shape
 from minigrad.optim.statistics import note_moved
@@ -105,8 +105,14 @@ class BatchNorm(_ChannelNorm):
 
 def _of_batch(x: Tensor) -> tuple[Tensor, Tensor]:
     """The mean and the unbiased variance of each channel of [N, C, ...]."""
-    x, axes = x._as_float(), (0, *range(2, x.ndim))
+    x, axes = _wide(x), (0, *range(2, x.ndim))
     return x.mean(axes), x.var(axes)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """These numbers in the type that statistics are kept in: half types as float32."""
+    x = x._as_float()
+    return x.cast(x.dtype.compute)
 
 
 class BatchNorm1d(BatchNorm):
@@ -236,7 +242,7 @@ class InstanceNorm(_ChannelNorm):
 
 def _of_instances(x: Tensor) -> tuple[Tensor, Tensor]:
     """Of each channel of [N, C, ...] the mean, and the mean of the unbiased variances of all N."""
-    flat = x.flatten(2)
+    flat = _wide(x).flatten(2)
     return flat.mean((0, 2)), flat.var(2).mean(0)
 
 
@@ -274,7 +280,7 @@ class LocalResponseNorm(Layer):
 
 
 @as_one_node
-@rounded_once
+@rounded_as_first
 def layer_norm(input: Tensor, normalized_shape: Sequence[Index], weight: Tensor | None = None,
                bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(var + eps) * weight + bias over the last axes, which are `normalized_shape`."""
@@ -284,7 +290,7 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[Index], weight: Tensor 
 
 
 @as_one_node
-@rounded_once
+@rounded_as_first
 def rms_norm(input: Tensor, normalized_shape: Sequence[Index], weight: Tensor | None = None,
              eps: float | None = None) -> Tensor:
     """x / sqrt(mean(x*x) + eps) * weight over the last axes; `eps` is the type's unless told."""
@@ -294,7 +300,7 @@ def rms_norm(input: Tensor, normalized_shape: Sequence[Index], weight: Tensor | 
 
 
 @as_one_node
-@rounded_once
+@rounded_as_first
 def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
                eps: float = 1e-5) -> Tensor:
     """`layer_norm` over each of `num_groups` groups of channels of [N, C, ...] and all positions."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from minigrad.cuda import amp as amp
 from minigrad.runtime.registry import synchronize as synchronize
 
 
