@@ -23,8 +23,9 @@
     MINIGRAD_TEST_DATA      data folder of the test suite                                       (../shared/data)
     MINIGRAD_TEST_DEVICES   comma separated devices that the test suite may use                            (all found)
 
-`with config(device="CPU", threads=1): ...` overrides fields in this thread (and in tasks started from it). `plans` has
-no variable: `with minigrad.plans({...})` sets it.
+`with config(device="CPU", threads=1): ...` overrides fields in this thread (and in tasks started from it). `plans` and
+`memory` have no variable: `with minigrad.plans({...})` sets one, `jit(step, memory="2GB")` the other, which is the
+bytes that a plan may take (0: any number).
 """
 from __future__ import annotations
 
@@ -66,6 +67,7 @@ class Config:
     check_indices: bool = False
     packed_mb: int = 256
     lazy_mb: int = 512
+    memory: int = 0
     debug: int = 0
     plans: tuple[tuple[str, str], ...] = ()
     test_data: Path = Path("../shared/data")
@@ -77,9 +79,9 @@ class Config:
         return self.allow_tf32, self.sub_groups
 
     @property
-    def planning(self) -> tuple[bool, bool, tuple[tuple[str, str], ...]]:
-        """The settings that decide how kernels run, which are part of the keys of plans and captures."""
-        return *self.units, self.plans
+    def planning(self) -> tuple[bool, bool, tuple[tuple[str, str], ...], int]:
+        """The settings that decide what kernels there are and how they run: part of the keys of plans and captures."""
+        return *self.units, self.plans, self.memory
 
     def __post_init__(self) -> None:
         for name in (self.device, *self.test_devices):
@@ -87,7 +89,7 @@ class Config:
                 expected = "a device CPU, NUMPY, CL or CL:<index or part of a name>"
                 raise ConfigError(f"[config] expected {expected}, got {name!r}")
         limits = (("threads", 1, 1024), ("cache_limit_mb", 0, 1 << 20), ("weights_mb", 0, 1 << 20),
-                  ("packed_mb", 0, 1 << 20), ("lazy_mb", 0, 1 << 20), ("debug", 0, 4))
+                  ("packed_mb", 0, 1 << 20), ("lazy_mb", 0, 1 << 20), ("debug", 0, 4), ("memory", 0, 1 << 50))
         for field, lo, hi in limits:
             value = getattr(self, field)
             if type(value) is not int or not lo <= value <= hi:

@@ -47,7 +47,7 @@ def plan_key(structure: tuple, donated: frozenset[int], device: Device) -> str |
     target = device.target
     facts = [f"{name}={getattr(target, name)!r}" for name in target.__dataclass_fields__ if name != "features"]
     try:
-        text = spell((structure, donated))
+        text = spell((structure, donated, settings.memory))
     except NotWritable:
         return None
     return "\n".join([sources_digest(), device.name, *facts, *sorted(target.features), text])

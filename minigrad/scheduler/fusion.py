@@ -23,6 +23,7 @@ from minigrad.scheduler.graph import Graph
 from minigrad.scheduler.groups import (
     ATTENTIONS,
     Accesses,
+    Again,
     Fusion,
     accesses_by_group,
     join,
@@ -38,9 +39,10 @@ MAX_MEMBERS = 48
 MAX_ACCESSES = 4
 
 
-def fuse(graph: Graph, extra: set[int], target: Target) -> Fusion:
-    """Fusion groups for everything in the graph; `extra` are further nodes to materialise besides the targets."""
-    state = Fusion(graph, target)
+def fuse(graph: Graph, extra: set[int], target: Target, again: Again | None = None) -> Fusion:
+    """Fusion groups for everything in the graph; `extra` are further nodes to materialise besides the targets, `again`
+    is about those that are computed again."""
+    state = Fusion(graph, target, again=again)
     graph.look_around()
     measure_axes(state)
     forced = forced_roots(graph, extra, target)

@@ -8,12 +8,16 @@ from typing import Any
 from minigrad.codegen.lowering.reads import read_at
 from minigrad.expr import Index, Var, variables
 from minigrad.ops.build import number_of
+from minigrad.ops.node import Node
 from minigrad.ops.op import Elementwise, Generate, IndexMap, Scan
 from minigrad.scheduler.graph import Graph, size
 from minigrad.target import Target
 
 ATTENTIONS = frozenset(("attention", "attention_sums", "attention_gradient"))
 """Operations with kernels of their own (codegen/lowering/attention.py)."""
+
+MOST_APART = 4.0
+"""The kernels that may run between two of which one computes a value again, if they are to become one."""
 
 Accesses = tuple[tuple[Index, ...], ...]
 
@@ -36,12 +40,22 @@ class Group:
 
 
 @dataclass(slots=True)
+class Again:
+    """`times` say when Nodes are to be computed, by the place of their kernels in order; `copies` are those that are
+    computed again (recompute.py)."""
+
+    times: dict[Node, float]
+    copies: set[Node]
+
+
+@dataclass(slots=True)
 class Fusion:
     """The state and result of the pass: `group_of[k]` for materialised nodes, `inside[k]` the fusion groups that
     compute k.
 
     `varying` and `work` are by node, `cones`, `reads`, `contractions`, `evaluations` and `scattered` memos of
-    `cost.cone`, `operand_accesses`, `is_contraction`, `cost.count_evaluations` and `windows.is_scattered`.
+    `cost.cone`, `operand_accesses`, `is_contraction`, `cost.count_evaluations` and `windows.is_scattered`. `again`:
+    where values are computed again.
     """
 
     graph: Graph
@@ -56,6 +70,17 @@ class Fusion:
     contractions: dict[int, bool] = field(default_factory=dict)
     evaluations: dict[tuple[Any, ...], float] = field(default_factory=dict)
     scattered: dict[tuple[int, tuple[int, ...]], bool] = field(default_factory=dict)
+    again: Again | None = None
+
+    def apart(self, some: Sequence[int], others: Sequence[int]) -> bool:
+        """True where one of the nodes is computed again, long before or after the others: to compute them in one
+        kernel would keep its value meanwhile."""
+        if self.again is None:
+            return False
+        nodes, times, copies = self.graph.nodes, self.again.times, self.again.copies
+        if not any([nodes[k] in copies for k in (*some, *others)]):
+            return False
+        return abs(max([times[nodes[k]] for k in some]) - max([times[nodes[k]] for k in others])) > MOST_APART
 
 
 def peeled(graph: Graph, k: int) -> int:

@@ -56,7 +56,8 @@ def merge_attentions(state: Fusion, merger: Merger) -> None:
         read = inputs if gradient else (*inputs[:2], *inputs[2 if node.op.name == "attention_sums" else 3:])
         key = (gradient, read, *[node.params[name] for name in ("scale", "causal", "window", "softcap")])
         host = hosts.get(key)
-        if host is None or merger.path_between(host, g) or (not gradient and same_operation(state, host, root)):
+        if host is None or merger.path_between(host, g) or state.apart(
+                state.groups[host].roots, group.roots) or (not gradient and same_operation(state, host, root)):
             hosts[key] = g
         else:
             hosts[key] = merger.merge(host, g)
@@ -147,7 +148,8 @@ class Merger:
     def may_merge(self, a: int, b: int) -> bool:
         """True where one kernel instead of two reads less, and is possible."""
         x, y = self.state.groups[a], self.state.groups[b]
-        if len(x.roots) + len(y.roots) > MAX_OUTPUTS or x.size + y.size > MAX_MEMBERS:
+        if len(x.roots) + len(y.roots) > MAX_OUTPUTS or x.size + y.size > MAX_MEMBERS or self.state.apart(
+                x.roots, y.roots):
             return False
         return self.worthwhile(a, b) and not self.path_between(a, b) and self.updates_in_step(a, b)
 

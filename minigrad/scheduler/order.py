@@ -6,6 +6,7 @@ is deterministic and results are used soon after they were made.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from heapq import heapify, heappop, heappush
 
 LOOK_AHEAD = 64
 """The most kernels that could be next and are looked at: the work stays linear in the graph."""
@@ -47,6 +48,26 @@ def lean_order(needs: Sequence[set[int]], wanted: list[int], makes: Mapping[int,
             if not missing[u]:
                 at = next((i for i, r in enumerate(ready) if place[r] > place[u]), len(ready))
                 ready.insert(at, u)
+    return order
+
+
+def timed_order(needs: Sequence[set[int]], times: Mapping[int, float]) -> list[int]:
+    """The groups in `times` after their `needs`, and otherwise by their times."""
+    missing = {g: len(needs[g] & times.keys()) for g in times}
+    users: dict[int, list[int]] = {}
+    for g in times:
+        for d in needs[g] & times.keys():
+            users.setdefault(d, []).append(g)
+    ready = [(times[g], g) for g in times if not missing[g]]
+    heapify(ready)
+    order: list[int] = []
+    while ready:
+        _, g = heappop(ready)
+        order.append(g)
+        for u in users.get(g, ()):
+            missing[u] -= 1
+            if not missing[u]:
+                heappush(ready, (times[u], u))
     return order
 
 

@@ -94,6 +94,8 @@ def host_row(state: Fusion, k: int, users: dict[int, Accesses]) -> int | None:
             continue
         if refuse_reduction(state, k, group, at) is not None or not is_row(state, k, group, at[0]):
             continue
+        if state.apart(group.roots, [k]):
+            continue
         if shares_operand(state, source, group) and not waits_for(state, users, k, g):
             return g
     return None

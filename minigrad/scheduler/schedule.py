@@ -11,15 +11,16 @@ from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.lowering.attention import lower_attention, lower_gradient
 from minigrad.codegen.lowering.lower import Lowered, computed, lower_group, lower_scatter
 from minigrad.codegen.lowering.repeated import Lowerings
+from minigrad.config import current
 from minigrad.errors import InternalError, present
 from minigrad.expr import Index, product
 from minigrad.ops import storage
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Elementwise, Scan
-from minigrad.scheduler.expand import expand_graph
+from minigrad.scheduler.expand import Expanded, expand_graph
 from minigrad.scheduler.fusion import fuse
 from minigrad.scheduler.graph import Graph, bytes_of, numel, resolve
-from minigrad.scheduler.groups import ATTENTIONS, Fusion, peeled
+from minigrad.scheduler.groups import ATTENTIONS, Again, Fusion, peeled
 from minigrad.scheduler.loop import lower_loop, suits_loop
 from minigrad.scheduler.loop_update import stored_over
 from minigrad.scheduler.merge import (
@@ -31,7 +32,8 @@ from minigrad.scheduler.merge import (
     merge_loops,
     merge_siblings,
 )
-from minigrad.scheduler.order import lean_order
+from minigrad.scheduler.order import lean_order, timed_order
+from minigrad.scheduler.recompute import Recomputed, Timed, recompute
 from minigrad.scheduler.tails import merge_tails
 from minigrad.target import Target
 
@@ -108,14 +110,34 @@ def _scheduled(graph: Graph, donatable: frozenset[int], target: Target) -> Gener
     expanded = expand_graph(graph, target, lambda node: suits_loop(node, target, schedule))
     if expanded is not None:
         graph, donatable = expanded.graph, expanded.donatable(donatable)
-    state = fuse(graph, set(), target)
+    budget = current().memory
+    if not budget:
+        made = yield from Scheduler(_fused(graph, target), donatable).run()
+        return made if expanded is None else expanded.restored(made)
+
+    def scheduler(of: Recomputed) -> Scheduler:
+        there = frozenset([k for k, n in enumerate(of.graph.nodes) if of.back[k] in donatable and n.storage is not None])
+        return Scheduler(_fused(of.graph, target, of.again), there)
+
+    def timed(of: Recomputed) -> Timed:
+        made = scheduler(of)
+        return Timed(made.state, made.order(), made.kept, made.in_place)
+
+    again = recompute(graph, timed, budget)
+    made = yield from scheduler(again).run()
+    made = Expanded(again.graph, again.back, list(range(len(graph.targets)))).restored(made)
+    return made if expanded is None else expanded.restored(made)
+
+
+def _fused(graph: Graph, target: Target, again: Again | None = None) -> Fusion:
+    """The fusion groups of a graph without composites. What is computed `again` does not join what ran long before."""
+    state = fuse(graph, set(), target, again)
     merger = Merger(state)
     merge_attentions(state, merger)
     merge_loops(state, merger)
     merge_tails(state, merger)
     merge_siblings(state, merger)
-    made = yield from Scheduler(state, donatable).run()
-    return made if expanded is None else expanded.restored(made)
+    return state
 
 
 class Scheduler:
@@ -171,6 +193,9 @@ class Scheduler:
                 needs[g] |= after
                 needed |= after
         wanted = [g for g in range(len(groups)) if groups[g].roots]
+        if self.state.again is not None:
+            nodes, times = self.graph.nodes, self.state.again.times
+            return timed_order(needs, {g: max([times[nodes[k]] for k in groups[g].roots]) for g in wanted})
         makes = {g: float(sum([self.graph.sizes[k] for k in groups[g].roots])) for g in wanted}
         return lean_order(needs, wanted, makes, {g: reads[g] for g in wanted})
 

@@ -71,7 +71,7 @@ def may_follow(state: Fusion, merger: Merger, g: int, maker: int) -> bool:
     source = made.roots[0]
     if state.graph.kinds[source] != "elementwise" or made.reductions or made.contraction:
         return False
-    if len(made.roots) >= MAX_ROOTS:
+    if len(made.roots) >= MAX_ROOTS or state.apart(group.roots, made.roots):
         return False
     domain, rows = frozenset(made.domain), frozenset(group.domain)
     if not rows < domain or not (made.row or frozenset()) <= rows:
