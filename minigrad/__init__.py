@@ -83,6 +83,6 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_LATER, *dtypes.BY_NAME, *functions.__all__, *vars(methods)})
 
 
-__all__ = ["Tensor", "TinyJit", "Variable", "amp", "autocast", "autograd", "config", "data", "devices", "distributions", "dtypes",
-           "errors", "jit", "linalg", "manual_seed", "microkernels", "nn", "optim", "plan", "plans", "profile", "scan",
-           "show", "synchronize", "tensor"]
+__all__ = ["Tensor", "TinyJit", "Variable", "amp", "autocast", "autograd", "config", "data", "devices",
+           "distributions", "dtypes", "errors", "jit", "linalg", "manual_seed", "microkernels", "nn", "optim",
+           "plan", "plans", "profile", "scan", "show", "synchronize", "tensor"]

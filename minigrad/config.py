@@ -146,6 +146,20 @@ def _path(variable: str, text: str) -> Path:
     return Path(text).expanduser()
 
 
+_UNITS = {"": 1, **{f"{p}B": 1000**k for k, p in enumerate(("", "K", "M", "G", "T"))},
+          **{f"{p}IB": 1024**k for k, p in enumerate(("K", "M", "G", "T"), 1)}}
+
+
+def bytes_of(name: str, amount: int | str) -> int:
+    """A number of bytes, or a text such as '2GB', '1.5 GiB' or '500MB'. Raises ConfigError."""
+    found = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", amount) if isinstance(amount, str) else None
+    if isinstance(amount, int) and amount > 0:
+        return amount
+    if found is None or found[2].upper() not in _UNITS or found[1].count(".") > 1 or not float(found[1]) > 0:
+        raise ConfigError(f"[{name}] expected an amount of memory such as '2GB', '500MiB' or 1000000, got {amount!r}")
+    return int(float(found[1]) * _UNITS[found[2].upper()])
+
+
 def _names(_: str, text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 

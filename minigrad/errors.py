@@ -55,6 +55,10 @@ class MicrokernelError(MinigradError, ValueError):
     """A microkernel that cannot be added, or not be checked on this processor."""
 
 
+class BudgetError(MinigradError, MemoryError):
+    """A function that cannot do with the memory that it may take; the message says by how much, and what holds it."""
+
+
 class CaptureError(MinigradError, RuntimeError):
     """Something that a captured (`jit`) function may not do."""
 

@@ -25,10 +25,10 @@ def _device_type(name: str, device: Any) -> str:
 
 class autocast(Within):  # noqa: N801  (PyTorch's name)
     """A context, or a decorator, in which products of float32 matrices and convolutions compute in `dtype`, bfloat16
-    (the default) or float16, and losses in float32. Parameters stay float32, and so do their gradients.
+    or float16, and losses in float32. Parameters stay float32, and so do their gradients.
 
-    With `enabled=False` nothing is cast inside. `cache_enabled` changes nothing: a parameter's cast is one value in each
-    plan anyway. Raises DTypeError for other types and DeviceError for an unknown device type.
+    With `enabled=False` nothing is cast inside. `cache_enabled` changes nothing: a parameter's cast is one value in
+    each plan anyway. Raises DTypeError for other types and DeviceError for an unknown device type.
     """
 
     def __init__(self, device_type: str = "cpu", dtype: DType | str | None = None, enabled: bool = True,

@@ -26,12 +26,14 @@ from weakref import ref
 from minigrad import random
 from minigrad.capture.arguments import Arguments, change_of, returned_iterator, tensors_in, transform, unlike
 from minigrad.capture.journal import Journal, escaped, settle
-from minigrad.capture.recorder import Recorder, capturing
+from minigrad.capture.recorder import PlanStep, Recorder, capturing
 from minigrad.capture.replay import PATIENCE, Capture, checked_replay
 from minigrad.capture.steady import MISS
 from minigrad.capture.surroundings import Surroundings
-from minigrad.config import Config, current
+from minigrad.config import Config, bytes_of, config, current
+from minigrad.engine.budget import peak_of
 from minigrad.engine.observe import dry_runs, observers, observing
+from minigrad.engine.plan import ExecutionPlan
 from minigrad.engine.storage import leaf_of_type
 from minigrad.errors import MinigradError, quantity
 from minigrad.handles import asked, changed, live, rebound
@@ -47,12 +49,13 @@ class Captures:
     """The captures of one function, or of one method of one object.
 
     `captures` counts how often the function was captured, `replays` how often that was used; `last_reason` says why the
-    last capture was made, or why the function runs eagerly.
+    last capture was made, or why the function runs eagerly; `memory` what its budget of memory led to.
     """
 
-    def __init__(self, function: Callable, limit: int, donate: bool, owner: object | None = None):
-        self.function, self.limit, self.donate = function, limit, donate
+    def __init__(self, function: Callable, limit: int, donate: bool, memory: int = 0, owner: object | None = None):
+        self.function, self.limit, self.donate, self.budget = function, limit, donate, memory
         self.captures = 0
+        self.memory: str | None = None
         self.last_reason: str | None = None
         self._surroundings = Surroundings(function, owner)
         self._owner = None if owner is None else ref(owner)
@@ -124,6 +127,9 @@ class Captures:
 
     def _run(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Runs the function itself."""
+        if self.budget and current().memory != self.budget:
+            with config(memory=self.budget):
+                return self._run(args, kwargs)
         return self.function(*args, **kwargs) if self._owner is None else self.function(self._owner(), *args, **kwargs)
 
     @property
@@ -158,7 +164,8 @@ class Captures:
                 result = self._run(args, kwargs)
                 pending = [*tensors_in(result), *journal.changed()]
                 if pending:
-                    Tensor.realize(*pending)
+                    with config(memory=self.budget or current().memory):
+                        Tensor.realize(*pending)
         finally:
             del rebound[get_ident()], asked[get_ident()], of_modules.asked[get_ident()]
             switched, of_modules.switched = of_modules.switched, []
@@ -175,6 +182,8 @@ class Captures:
             return result
         self.captures += 1
         self._since_replay += 1
+        if self.budget:
+            self._tell_memory([step.plan for step in recorder.recording.steps if isinstance(step, PlanStep)])
         is_new = self._surroundings.has_called(called)
         called.clear()  # what the function has made is gone now
         if is_new:
@@ -221,6 +230,20 @@ class Captures:
         if current().debug >= 1:
             print(f"[jit] {self._name()}: {reason}", file=sys.stderr)
 
+    def _tell_memory(self, plans: list[ExecutionPlan]) -> None:
+        """Says once what the budget led to."""
+        found = [p.schedule.recomputed for p in plans if p.schedule.recomputed is not None]
+        most = max(map(peak_of, plans), default=0)
+        values, before = sum([r.values for r in found]), max([r.before for r in found], default=most)
+        text = f"{most / 1e6:.1f} MB at the peak, within {self.budget / 1e6:.1f} MB"
+        if values:
+            work = max([r.work for r in found])
+            text += f" and not {before / 1e6:.1f} MB: {quantity(values, 'value')} computed again, "
+            text += f"{work:.1%} more arithmetic"
+            if self.memory is None:
+                print(f"[jit] {self._name()}: {text}", file=sys.stderr)
+        self.memory = text
+
     def _warn(self, reason: str) -> None:
         self.last_reason = f"runs eagerly: {reason}"
         if not self._warned:
@@ -258,14 +281,18 @@ class Captured:
     def last_reason(self) -> str | None:
         return self.own().last_reason
 
+    @property
+    def memory(self) -> str | None:
+        return self.own().memory
+
 
 class Jit(Captured):
     """A function under `jit`. As a method of a class, it has captures for each object."""
 
-    def __init__(self, function: Callable, limit: int, donate: bool):
+    def __init__(self, function: Callable, *options: Any):
         functools.update_wrapper(self, function)
-        self._function, self._limit, self._donate = function, limit, donate
-        self._own = Captures(function, limit, donate)
+        self._function, self._options = function, options
+        self._own = Captures(function, *options)
         self._objects: dict[int, tuple[Any, Captures]] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -282,7 +309,7 @@ class Jit(Captured):
         found: Any = sys.modules.get(self.__module__)
         for part in getattr(self, "__qualname__", "").split("."):
             found = getattr(found, part, None)
-        return self.__qualname__ if found is self else (Jit, (self._function, self._limit, self._donate))
+        return self.__qualname__ if found is self else (Jit, (self._function, *self._options))
 
     def of(self, instance: object) -> Captures:
         """The captures of the method of one object; they go when the object does."""
@@ -294,7 +321,7 @@ class Jit(Captured):
             except TypeError:
                 raise MinigradError(f"[jit] expected an object that allows weak references, got a "
                                     f"{type(instance).__name__}; add __weakref__ to its __slots__") from None
-            found = self._objects[key] = weak, Captures(self._function, self._limit, self._donate, instance)
+            found = self._objects[key] = weak, Captures(self._function, *self._options, owner=instance)
         return found[1]
 
 
@@ -313,7 +340,8 @@ class Method(Captured):
         return self._jit.of(self._instance)
 
 
-def jit(function: Callable | None = None, *, limit: int = MAX_CAPTURES, donate: bool = False) -> Any:
+def jit(function: Callable | None = None, *, limit: int = MAX_CAPTURES, donate: bool = False,
+        memory: int | str | None = None) -> Any:
     """A function that is captured on its first call with arguments of a kind, and replayed afterwards.
 
     Numbers and strings that it reads by names and constants alone (arguments, closure, globals, `self.rate`,
@@ -327,15 +355,21 @@ def jit(function: Callable | None = None, *, limit: int = MAX_CAPTURES, donate: 
     Results of one call are not touched by the next, unless you `donate` them: then a call may write its results where
     those of an earlier call lie, even while you hold them, though never over what it reads itself. Read or copy donated
     results before calling again; calls from several threads must not share such a function.
+
+    `memory`, such as "2GB", "500 MiB" or a number of bytes, is a budget for what a plan of the function reads, gives
+    and needs in between: values of the forward pass are computed again in the backward pass until it fits. A line says
+    what that came to, and `memory` of the function has it. Raises BudgetError, before anything is computed, where the
+    budget cannot be kept.
     """
+    budget = 0 if memory is None else bytes_of("jit", memory)
     if not isinstance(limit, int) or limit < 0 or not (function is None or callable(function)):
         raise MinigradError(f"[jit] expected a function and a limit of 0 or more, got {function!r} and {limit!r}")
     if any(is_kind(function) for is_kind in (isgeneratorfunction, iscoroutinefunction, isasyncgenfunction)):
         raise MinigradError(f"[jit] expected a function that ends before its results are used, got {function!r}: "
                             "return a list")
     if function is None:
-        return functools.partial(jit, limit=limit, donate=donate)
-    return Jit(function, limit, donate)
+        return functools.partial(jit, limit=limit, donate=donate, memory=memory)
+    return Jit(function, limit, donate, budget)
 
 
 TinyJit = jit

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from minigrad.config import current
+from minigrad.engine.budget import within_budget
 from minigrad.engine.donation import graph_with_assigns
 from minigrad.engine.observe import Ran, dry_runs, observers
 from minigrad.engine.plan import ExecutionPlan, schedule_and_plan
@@ -163,7 +164,7 @@ def find_plan(graph: Graph, donated: frozenset[int], device: str) -> ExecutionPl
 def new_plan(graph: Graph, donated: frozenset[int], device: Device) -> ExecutionPlan:
     """Schedules, generates code and compiles."""
     before = stats.lower_s + stats.render_s + stats.compile_s
-    plan = schedule_and_plan(graph, donated, device)
+    plan = within_budget(lambda: schedule_and_plan(graph, donated, device))
     if current().debug > 1:
         from minigrad.engine.show import tell_plan
 

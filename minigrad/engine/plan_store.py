@@ -25,7 +25,7 @@ from minigrad.program import Link, NotStored, Program
 from minigrad.runtime import disk_cache
 from minigrad.runtime.device import Device
 from minigrad.scheduler.memory import Arena
-from minigrad.scheduler.schedule import Schedule, Slot
+from minigrad.scheduler.schedule import Recomputation, Schedule, Slot
 
 KIND = "plan"
 _LANGUAGES = ("llvm", "opencl")
@@ -118,6 +118,8 @@ def write_plan(plan: ExecutionPlan) -> str:
                       [link.symbol for link in p.links], p.identity() if p.language == "llvm" else ""]
                      for p in programs],
         "links": [[k.symbol, k.name, k.source, k.language] for k in links.values()],
+        "recomputed": None if (found := plan.schedule.recomputed) is None else [
+            found.values, found.work, found.before, found.after],
         "variables": [[v.name, v.lo, v.hi] for v in writer.variables],
     }
     return json.dumps(text, separators=(",", ":"))
@@ -142,7 +144,8 @@ def read_plan(text: str, device: Device) -> ExecutionPlan:
         items.append(Item(name, executables[program], made, frozenset(reads), frozenset(writes), flops, nbytes, how,
                           tuple(origins), group=group))
     slots = tuple([Slot(index(nbytes), leaf) for nbytes, leaf in t["slots"]])
-    schedule = Schedule((), slots, tuple(t["outputs"]), frozenset(t["donated"]))
+    recomputed = None if t["recomputed"] is None else Recomputation(*t["recomputed"])
+    schedule = Schedule((), slots, tuple(t["outputs"]), frozenset(t["donated"]), recomputed)
     arenas = {tuple(key): Arena(nbytes, dict(offsets)) for key, nbytes, offsets in t["arenas"]}
     return ExecutionPlan(schedule, device, items, [index(s) for s in t["sizes"]], t["temporary"], arenas, t["flops"],
                          t["bytes"], packs=tuple(t["packs"]))

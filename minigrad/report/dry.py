@@ -8,8 +8,9 @@ from typing import Any
 from weakref import WeakSet, ref
 
 from minigrad.config import current
+from minigrad.engine.budget import held_at_peak, within_budget
 from minigrad.engine.observe import dry_runs, line_of, note_lines
-from minigrad.engine.plan import ExecutionPlan, Item, arena_for, make_plan, number
+from minigrad.engine.plan import ExecutionPlan, arena_for, make_plan, number
 from minigrad.ops.node import Node
 from minigrad.runtime.device import Buffer, Device
 from minigrad.scheduler.graph import Graph
@@ -70,8 +71,8 @@ class DryRun:
         key = device.name, current().planning, donated, graph.key()
         found = self.known.get(key)
         if found is None:
-            made = schedule(graph, donated, device.target)
-            found = self.known[key] = make_plan(made, device, load=False)
+            found = self.known[key] = within_budget(
+                lambda: make_plan(schedule(graph, donated, device.target), device, load=False))
         return found
 
     def copy(self, source: Buffer, device: Device) -> Phantom:
@@ -128,23 +129,9 @@ class DryRun:
 
 def temporaries(plan: ExecutionPlan, values: dict[str, int]) -> list[Holder]:
     """The temporaries that live at the launch where they hold most."""
-    temporary = set(plan.temporary)
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    maker: dict[int, Item] = {}
-    for t, item in enumerate(plan.items):
-        for s in (item.reads | item.writes) & temporary:
-            first.setdefault(s, t)
-            maker.setdefault(s, item)
-            last[s] = t
-    sizes = {s: number(plan.sizes[s], values) for s in first}
-    best: list[int] = []
-    for t in range(len(plan.items)):
-        here = [s for s in first if first[s] <= t <= last[s]]
-        if sum(sizes[s] for s in here) > sum(sizes[s] for s in best):
-            best = here
-    at = {id(item): k for k, item in enumerate(plan.items)}
-    return [Holder(sizes[s], f"result of {maker[s].name}", plan.lines.get(at[id(maker[s])], "")) for s in best]
+    sizes = {s: number(plan.sizes[s], values) for s in plan.temporary}
+    return [Holder(sizes[s], f"result of {plan.items[t].name}", plan.lines.get(t, ""))
+            for s, t in held_at_peak(plan, sizes)]
 
 
 @contextmanager

@@ -73,13 +73,26 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
+class Recomputation:
+    """What a budget of memory led to: as many `values` are computed again, which adds the share `work` to the
+    arithmetic; the bytes at the peak `before` and `after`."""
+
+    values: int
+    work: float
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
-    """`outputs[k]` is the slot of target k; `donated` leaf positions whose buffers hold a new version afterwards."""
+    """`outputs[k]` is the slot of target k; `donated` leaf positions whose buffers hold a new version afterwards.
+    `recomputed`: where there was a budget of memory."""
 
     steps: tuple[Step, ...]
     slots: tuple[Slot, ...]
     outputs: tuple[int, ...]
     donated: frozenset[int]
+    recomputed: Recomputation | None = None
 
 
 def schedule(graph: Graph, donatable: frozenset[int], target: Target) -> Schedule:
@@ -116,7 +129,7 @@ def _scheduled(graph: Graph, donatable: frozenset[int], target: Target) -> Gener
         return made if expanded is None else expanded.restored(made)
 
     def scheduler(of: Recomputed) -> Scheduler:
-        there = frozenset([k for k, n in enumerate(of.graph.nodes) if of.back[k] in donatable and n.storage is not None])
+        there = frozenset([k for k in of.graph.leaves if of.back[k] in donatable])
         return Scheduler(_fused(of.graph, target, of.again), there)
 
     def timed(of: Recomputed) -> Timed:
@@ -126,6 +139,7 @@ def _scheduled(graph: Graph, donatable: frozenset[int], target: Target) -> Gener
     again = recompute(graph, timed, budget)
     made = yield from scheduler(again).run()
     made = Expanded(again.graph, again.back, list(range(len(graph.targets)))).restored(made)
+    made = replace(made, recomputed=Recomputation(again.values, again.work, again.before, again.after))
     return made if expanded is None else expanded.restored(made)
 
 
