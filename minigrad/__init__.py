@@ -53,7 +53,7 @@ _LATER = {"amp": ("minigrad.amp", None), "autocast": ("minigrad.amp", "autocast"
           "TinyJit": ("minigrad.capture.jit", "TinyJit"), "show": ("minigrad.engine.show", "show"),
           "plan": ("minigrad.report.estimate", "plan"), "profile": ("minigrad.report.profile", "profile"),
           "plans": ("minigrad.report.plans", "plans"), "scan": ("minigrad.mixins.loops", "scan"),
-          **{name: (f"minigrad.{name}", None) for name in ("backends", "cuda", "fft", "functions", "special")}}
+          **{name: (f"minigrad.{name}", None) for name in ("backends", "cuda", "fft", "functions", "special", "utils")}}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ LAYERS = [
     {"codegen", "scheduler", "runtime"},
     {"engine", "tensor", "mixins", "random", "capture", "microkernels",
      "autograd", "devices", "report"},
-    {"amp", "nn", "optim", "state", "distributions", "data", "kinds", "unbound", "methods", "functions",
+    {"amp", "utils", "nn", "optim", "state", "distributions", "data", "kinds", "unbound", "methods", "functions",
      "special", "fft", "linalg", "cuda", "backends"},
     {"onnx", "torch_compile", "cli", "__main__"},
 ]

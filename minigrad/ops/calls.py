@@ -12,7 +12,7 @@ from minigrad.dtype import DType, float32
 from minigrad.ops import build as B
 from minigrad.ops.composite import composite
 from minigrad.ops.node import Node, apply, apply_once
-from minigrad.ops.op import Shape
+from minigrad.ops.op import Elementwise, Op, Shape
 
 Rule = Callable[[Node, Mapping[int, Node], Sequence[bool]], Sequence[Node | None]]
 """(the CALL, gradients of its results by number, True for each input that needs one) -> a gradient or None per
@@ -37,7 +37,20 @@ CALL = composite("call", _call_infer, lambda *inputs: B.full(0.0, (), float32, i
 OUTPUT = composite("output", _output_infer, lambda call, value, *, number: value, _by_rule)
 """(a CALL, a value): the value, as result `number` of the call."""
 
+AFTER = Op("after", lambda shapes, dtypes: (shapes[0], dtypes[0]), lambda node, g: (g, None),
+           lambda x, y, *, shape, dtype: x, Elementwise(lambda x, y, *, dtype: x, 0))
+"""(a value, another of its shape): the first, computed once there is the second. What is made of it equals nothing that
+is made of the value itself, so that it is computed again."""
+
 FUNCTION = (CALL, OUTPUT)
+
+
+def after(x: Node, other: Node) -> Node:
+    """x, once an element of `other` is there."""
+    if B.numel(other.shape) == 0:
+        return x
+    one = B.slice_(other, (0,) * len(other.shape), (1,) * len(other.shape))
+    return apply(AFTER, x, B.expand(B.reshape(one, (1,) * len(x.shape)), x.shape))
 
 
 def call(rule: Rule, *inputs: Node) -> Node:
