@@ -39,11 +39,13 @@ if TYPE_CHECKING:
     from minigrad.functions import *  # noqa: F403
     from minigrad.methods import *  # noqa: F403
     from minigrad.mixins.loops import scan as scan
+    from minigrad.nn.summary import summary as summary
     from minigrad.report.estimate import plan as plan
     from minigrad.report.plans import plans as plans
     from minigrad.report.profile import profile as profile
 
 _LATER = {"amp": ("minigrad.amp", None), "autocast": ("minigrad.amp", "autocast"),
+          "summary": ("minigrad.nn.summary", "summary"),
           "is_autocast_enabled": ("minigrad.amp", "is_autocast_enabled"),
           "get_autocast_dtype": ("minigrad.amp", "get_autocast_dtype"),
           "autograd": ("minigrad.autograd", None), "microkernels": ("minigrad.microkernels", None),
@@ -85,4 +87,4 @@ def __dir__() -> list[str]:
 
 __all__ = ["Tensor", "TinyJit", "Variable", "amp", "autocast", "autograd", "config", "data", "devices",
            "distributions", "dtypes", "errors", "jit", "linalg", "manual_seed", "microkernels", "nn", "optim",
-           "plan", "plans", "profile", "scan", "show", "synchronize", "tensor"]
+           "plan", "plans", "profile", "scan", "show", "summary", "synchronize", "tensor"]

@@ -43,7 +43,7 @@ class GradScaler:
         self._enabled = enabled
         self._growth_factor, self._backoff_factor = growth_factor, backoff_factor
         self._growth_interval = growth_interval
-        place = None if str(device).lower() == "cpu" else device
+        place = device if enabled and str(device).lower() != "cpu" else None
         self._scale = Tensor.full((), float(init_scale), dtype=float32, device=place).contiguous().realize()
         self._growth_tracker = Tensor.zeros((), dtype=int32, device=place).contiguous().realize()
         self._found: WeakKeyDictionary[Any, Tensor] = WeakKeyDictionary()

@@ -176,11 +176,16 @@ def leaf(op: Op, what: Type, storage: Any, params: dict[str, Any]) -> Node:
     return node
 
 
-def live_count() -> int:
-    """A bound on the Nodes of any graph that is not realized yet."""
+def next_serial() -> int:
+    """A serial that no Node has: Nodes that are there have smaller ones, and those made later larger ones."""
     global _elsewhere
     _elsewhere += 1
-    return next(_serials) + 1 - _elsewhere  # nobody has this serial
+    return next(_serials)
+
+
+def live_count() -> int:
+    """A bound on the Nodes of any graph that is not realized yet."""
+    return next_serial() + 1 - _elsewhere
 
 
 def toposort(*roots: Node, through_storage: bool = False) -> list[Node]:

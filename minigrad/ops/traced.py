@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from minigrad.ops.composite import rebuilt
 from minigrad.ops.kinds import clean
-from minigrad.ops.node import Node, apply, toposort
+from minigrad.ops.node import Node, apply, apply_once, toposort
 from minigrad.ops.storage import DETACH
 
 
@@ -40,7 +40,10 @@ def remade(order: Sequence[Node], results: Sequence[Node], image: dict[Node, Nod
     """The results over the images of what is in `image`, to which those of `order` are added. Gradients still end where
     they ended."""
     for node in order:
-        if node not in image:
+        if hasattr(node, "rule"):
+            image[node] = made = apply_once(node.op, *[image[i] for i in node.inputs])
+            made.rule = node.rule
+        elif node not in image:
             image[node] = (apply(DETACH, image[node.inputs[0]], id=0) if node.op is DETACH and node.storage is None
                            else rebuilt(node, image))
     return [image[n] for n in results]

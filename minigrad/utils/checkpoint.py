@@ -15,7 +15,7 @@ from minigrad.errors import MinigradError
 from minigrad.graph.autodiff import History, gradient
 from minigrad.ops import build as B
 from minigrad.ops.calls import after, call, output
-from minigrad.ops.node import Node
+from minigrad.ops.node import Node, next_serial
 from minigrad.ops.storage import BUFFER
 from minigrad.ops.traced import Traced
 from minigrad.tensor import Tensor
@@ -32,23 +32,23 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool | N
     if not callable(function):
         raise MinigradError(f"[checkpoint] expected a function, got {type(function).__name__}")
     given = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
+    start = next_serial()
     results = function(*args, **kwargs)
     several = isinstance(results, (tuple, list))
     found = list(results) if several else [results]
     places = [k for k, r in enumerate(found) if isinstance(r, Tensor) and r.requires_grad and r.node.storage is None]
     if not places:
         return results
-    traced = _between([t.node for t in given], [found[k].node for k in places])
-    floats = [n for n in traced.operands if n.dtype.is_float]
-    of = call(_Rule(traced, floats), *floats)
+    traced = _between([t.node for t in given], [found[k].node for k in places], start)
+    of = call(_Rule(traced), *traced.operands)
     for number, k in enumerate(places):
         made = found[k]
         found[k] = Tensor._wrap(output(of, made.node, number), made)
     return type(results)(found) if several else found[0]
 
 
-def _between(given: Sequence[Node], results: Sequence[Node]) -> Traced:
-    """What makes the results of the given Nodes, and of those without inputs that a gradient may go to."""
+def _between(given: Sequence[Node], results: Sequence[Node], start: int) -> Traced:
+    """What makes the results of the given Nodes, and of others that were there before the serial `start`."""
     known, operands, seen = set(given), dict.fromkeys(given), set(given)
     stack = [r for r in results if r not in known]
     while stack:
@@ -56,9 +56,8 @@ def _between(given: Sequence[Node], results: Sequence[Node]) -> Traced:
         if node in seen:
             continue
         seen.add(node)
-        if not node.inputs or node.storage is not None:
-            if node.op is BUFFER or node.storage is not None:
-                operands[node] = None
+        if node.op is BUFFER or node.storage is not None or (node.serial < start and node.dtype.is_float):
+            operands[node] = None
         else:
             stack += node.inputs
     return Traced(list(operands), results)
@@ -67,15 +66,14 @@ def _between(given: Sequence[Node], results: Sequence[Node]) -> Traced:
 class _Rule:
     """Makes gradients of a call's inputs through values that are computed again."""
 
-    def __init__(self, traced: Traced, floats: Sequence[Node]):
-        self.traced, self.floats = traced, floats
+    def __init__(self, traced: Traced):
+        self.traced = traced
 
     def __call__(self, of: Node, gradients: Mapping[int, Node], needed: Sequence[bool]) -> list[Node | None]:
         gate = next(iter(gradients.values()))
-        again = [after(n, gate) for n in self.traced.operands]
-        image = dict(zip(self.traced.operands, again, strict=True))
+        again = [after(n, gate) for n in of.inputs]
         results = self.traced(*again)
-        wanted = [image[n] for n, need in zip(self.floats, needed, strict=True) if need]
+        wanted = [n for n, need in zip(again, needed, strict=True) if need]
         totals: list[Node | None] = [None] * len(wanted)
         for number, g in gradients.items():
             made_from = History(results[number])
