@@ -31,6 +31,10 @@ class DeviceError(MinigradError, RuntimeError):
     """An unknown or unusable device, or tensors of different devices in one operation."""
 
 
+class SharingError(MinigradError, BufferError):
+    """Memory that cannot be shared with another library as it was asked for."""
+
+
 class ConfigError(MinigradError, ValueError):
     """A setting with a value that is not allowed; the message lists what is."""
 

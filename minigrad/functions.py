@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from minigrad import random
-from minigrad.config import config
+from minigrad.config import config, current
 from minigrad.dtype import DType, float32, int32
-from minigrad.errors import DTypeError, ShapeError
+from minigrad.engine.sharing import borrowed
+from minigrad.errors import DTypeError, ShapeError, SharingError
 from minigrad.kinds import Size, can_cast, device, finfo, iinfo, promote_types, result_type
 from minigrad.mixins.base import as_shape
 from minigrad.mixins.base import broadcast_shapes as _broadcast
@@ -48,6 +49,7 @@ from minigrad.nn.functional import (
     threshold_,
 )
 from minigrad.random import manual_seed
+from minigrad.runtime.registry import canonical
 from minigrad.state.torch_file import torch_load
 from minigrad.state.torch_save import torch_save as save
 from minigrad.tensor import Tensor
@@ -57,11 +59,12 @@ __all__ = [
     "Size", "adaptive_avg_pool1d", "adaptive_max_pool1d", "alpha_dropout", "as_tensor", "asarray", "avg_pool1d",
     "bernoulli", "bilinear", "broadcast_shapes", "can_cast", "cat", "celu_", "concat", "concatenate", "conv1d",
     "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "device", "dropout",
-    "enable_grad", "feature_alpha_dropout", "finfo", "from_numpy", "get_default_dtype", "group_norm", "iinfo",
+    "enable_grad", "feature_alpha_dropout", "finfo", "from_dlpack", "from_numpy", "get_default_dtype", "group_norm",
+    "iinfo",
     "inference_mode", "initial_seed", "is_tensor", "layer_norm", "load", "manual_seed", "max", "max_pool1d",
     "max_pool2d", "max_pool3d", "median", "min", "nanmedian", "no_grad", "normal", "polygamma", "promote_types",
     "randint", "relu", "result_type", "rms_norm", "row_stack", "rrelu", "rrelu_", "save", "scalar_tensor", "selu",
-    "selu_", "set_printoptions", "stack", "threshold", "threshold_", "where"]
+    "selu_", "set_printoptions", "stack", "threshold", "threshold_", "to_dlpack", "where"]
 
 
 
@@ -102,6 +105,31 @@ def from_numpy(ndarray: np.ndarray) -> Tensor:
     if not isinstance(ndarray, np.ndarray):
         raise DTypeError(f"[from_numpy] expected a numpy array, got {type(ndarray).__name__}")
     return Tensor(ndarray)
+
+
+def from_dlpack(ext_tensor: Any, *, device: str | None = None, copy: bool | None = None) -> Tensor:
+    """A Tensor over the memory of an array of another library that has `__dlpack__`; over a copy where the device does
+    not read that memory, the elements are not in row-major order, or `copy` asks for one.
+
+    Without `device`, memory of the host is used where it is. The owner's later writes to it show, also in results that
+    are computed after them. Operations in place on the Tensor give it memory of its own, other than in PyTorch, and
+    never write into the owner's. Raises SharingError where `copy` is False and a copy would be needed."""
+    if isinstance(ext_tensor, Tensor):
+        moved = ext_tensor.detach() if device is None else ext_tensor.detach().to(device)
+        if copy is False and moved.device != ext_tensor.device:
+            raise SharingError(f"[from_dlpack] expected the device {ext_tensor.device} for copy=False, got {device}")
+        return moved.clone() if copy else moved
+    if not hasattr(ext_tensor, "__dlpack__"):
+        raise DTypeError(f"[from_dlpack] expected an object with __dlpack__, got {type(ext_tensor).__name__}")
+    name = canonical(current().device if device is None else device)
+    if device is None and name not in ("CPU", "NUMPY"):
+        name = "CPU"
+    return Tensor.over(borrowed(ext_tensor, name, copy))
+
+
+def to_dlpack(tensor: Tensor) -> Any:
+    """`tensor.__dlpack__()`: a capsule as it was before version 1 of DLPack."""
+    return tensor.__dlpack__()
 
 
 def scalar_tensor(s: Any, *, dtype: DType | str = float32, device: str | None = None,

@@ -40,7 +40,7 @@ class Derived:
         """True where the source buffers live and have the contents that they had."""
         for buffer, version in zip(self.buffers, self.versions, strict=True):
             held = buffer()
-            if held is None or held.version != version:
+            if held is None or held.version != version or held.shared:
                 return False
         return True
 
@@ -93,7 +93,7 @@ def derive_constants(recording: Recording, fixed: dict[int, Buffer]) -> list[Cha
     steps: list[Any] = recording.steps
     for at, step in enumerate(steps):
         plan, leaves = getattr(step, "plan", None), dict(getattr(step, "leaves", ()))
-        constants = frozenset(k for k, r in leaves.items() if isinstance(fixed.get(r), Owned))
+        constants = frozenset(k for k, r in leaves.items() if _stays(fixed.get(r)))
         room = (current().packed_mb << 20) - derived_bytes()
         if plan is None or room <= 0:
             continue
@@ -111,6 +111,11 @@ def derive_constants(recording: Recording, fixed: dict[int, Buffer]) -> list[Cha
             held.update(zip(derived.targets, derived.made, strict=True))
             found.append((changed, step, derived))
     return found
+
+
+def _stays(buffer: Buffer | None) -> bool:
+    """True where nobody but a plan writes a buffer."""
+    return isinstance(buffer, Owned) and not buffer.shared
 
 
 def _apart(plan: ExecutionPlan, step: PlanStep, constants: frozenset[int], room: int

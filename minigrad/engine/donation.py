@@ -61,7 +61,7 @@ def overwritten_leaf(assign: Node, outside: dict[int, int]) -> Node | None:
         old = old.inputs[0]
     if old.storage is None or outside[id(old)] > 0:
         return None
-    if not held_by_at_most(1, [old.storage]):
+    if old.storage.shared or not held_by_at_most(1, [old.storage]):
         old.storage = cloned(old.storage)
     return old
 

@@ -9,11 +9,14 @@ import numpy as np
 
 from minigrad.config import current
 from minigrad.dtype import bfloat16, bool_, float32, int32, uint16
-from minigrad.errors import DTypeError, ShapeError
+from minigrad.engine.observe import host_reads
+from minigrad.engine.sharing import lent, on_host
+from minigrad.errors import DTypeError, ShapeError, SharingError
 from minigrad.expr import Expr, Index, evaluate
 from minigrad.mixins.base import Base, as_axis
 from minigrad.mixins.printing import text_of
 from minigrad.ops import build as B
+from minigrad.runtime.dlpack import CPU, OPENCL, exported
 from minigrad.runtime.registry import canonical
 
 
@@ -127,10 +130,40 @@ class ProtocolMixin(Base):
     # Arrays
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        if copy is False:
-            raise ValueError("[array] expected leave to copy, got copy=False: values are read from the device")
-        array = self.numpy()
-        return array if dtype is None else array.astype(dtype)
+        """The values as `np.asarray` and `np.array` want them: without `copy` a read-only array over the tensor's own
+        memory, where that is the host's and the type one of numpy's, else one of its own."""
+        direct = on_host(self.node) and self.dtype is not bfloat16 and np.dtype(dtype or self.dtype.np) == self.dtype.np
+        if copy is False and not direct:
+            raise ValueError(f"[array] expected leave to copy, or the type {self.dtype.np} and a device in the host's "
+                             f"memory, got copy=False, {dtype or self.dtype} and the device {self.device}")
+        if copy or not direct:
+            array = self.numpy()
+            return array if dtype is None else array.astype(dtype, copy=False)
+        host_reads()
+        return lent(self.realize().node)
+
+    def __dlpack__(self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
+                   dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
+        """A DLPack capsule over the tensor's own memory, or a copy of it where that is asked for or `dl_device` is the
+        host, (1, 0), and the tensor elsewhere. Who takes it may write into the memory; operations in place on the
+        tensor leave it alone, and give the tensor memory of its own. Raises SharingError for tensors that require
+        gradients, and for memory of OpenCL devices, which no library takes."""
+        if self.requires_grad:
+            raise SharingError("[dlpack] expected a tensor without requires_grad, got one with: call detach() before")
+        if stream is not None:
+            raise SharingError(f"[dlpack] expected no stream, got {stream!r}: values are computed when they are given")
+        direct, target = on_host(self.node), self.__dlpack_device__() if dl_device is None else tuple(dl_device)
+        if target != (CPU, 0) or (copy is False and not direct):
+            raise SharingError(f"[dlpack] expected the host, dl_device=(1, 0), and for tensors elsewhere leave to copy"
+                               f", got {target} and copy={copy} for a tensor on {self.device}: write x.to('CPU')")
+        host_reads()
+        moved = self if direct else self.to("CPU")
+        return exported(lent(moved.realize().node, not copy), self.dtype is bfloat16, max_version,
+                        copy if direct else None)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """(the kind of device, its number) as DLPack counts them: (1, 0) for the host, (4, index) for OpenCL."""
+        return (CPU, 0) if on_host(self.node) else (OPENCL, max(self.get_device(), 0))
 
     # Copies
 

@@ -27,7 +27,8 @@ class Buffer:
 
     `base` keeps what owns the memory alive: an arena, or a user's array. `address` is where the first byte lies, in
     host memory or as a device numbers its bytes, filled on first use (0: not asked yet, or no such thing). `version`
-    counts how often a plan overwrote the buffer in place.
+    counts how often a plan overwrote the buffer in place. `shared`: other libraries may see and write the memory, which
+    no plan overwrites then.
     """
 
     device: Device
@@ -37,6 +38,7 @@ class Buffer:
     base: Any = None
     address: int = 0
     version: int = 0
+    shared: bool = False
 
 
 @dataclass(slots=True)
