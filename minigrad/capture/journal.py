@@ -224,8 +224,8 @@ def escaped(journal: Journal, known: Iterable[Tensor]) -> bool:
 
 
 def held_by_others(t: Tensor, variables: int) -> bool:
-    """True where somebody but `t` and the caller holds its value, or may write it. `variables`: the number of the caller's
-    references to the buffer."""
+    """True where somebody but `t` and the caller holds its value, or may write it. `variables`: the number of the
+    caller's references to the buffer."""
     settle_down(t.node)
     return t.node.storage.shared or not held_by_at_most(1, [t.node]) or \
         not held_by_at_most(1 + variables, [t.node.storage])

@@ -1,7 +1,7 @@
 """Memory of realized values as others see it, and memory of others as values, without a copy.
 
-Who is lent memory holds its Buffer, so that it is neither pooled nor handed out again meanwhile. Memory that others
-may write, and theirs, is `shared`: no plan overwrites it, so that in-place operations give the tensor memory of its own,
+Who is lent memory holds its Buffer, so that it is neither pooled nor handed out again meanwhile. Memory that others may
+write, and theirs, is `shared`: no plan overwrites it, so that in-place operations give the tensor memory of its own,
 and captures keep nothing that was made of it (docs/decisions/0035-shared-memory.md).
 """
 from __future__ import annotations
@@ -24,7 +24,7 @@ from minigrad.runtime.registry import get_device
 
 
 class _Loan:
-    """What numpy reads an array from, and keeps: it holds the Buffer."""
+    """A holder of the Buffer that numpy reads an array from, and keeps."""
 
     __slots__ = ("buffer", "__array_interface__")
 
