@@ -65,7 +65,22 @@ class Observer:
 _Observer = TypeVar("_Observer", bound=Observer)
 observers: list[Observer] = []
 dry_runs: list[Any] = []
-"""The dry runs that go on (`report.dry`); the last one takes what would be run."""
+"""The dry runs that go on (`report.dry`); the last one takes what would be run, or lets it stay lazy (`only_graphs`)."""
+
+
+class _OnlyGraphs:
+    only_graphs = True
+
+
+@contextmanager
+def only_graphs() -> Iterator[None]:
+    """Nothing is computed meanwhile, in the whole process: what is realized stays lazy, with the graph behind it."""
+    run = _OnlyGraphs()
+    dry_runs.append(run)
+    try:
+        yield
+    finally:
+        dry_runs.remove(run)
 
 
 def run_timed(plan: Any, launches: list[Launch], buffers: list[Any]) -> None:

@@ -21,7 +21,10 @@ _working = free_in_children(RLock())
 
 
 def realize(nodes: list[Node]) -> None:
-    """Computes `nodes` together and sets their storage. Nodes of several devices run device by device."""
+    """Computes `nodes` together and sets their storage. Nodes of several devices run device by device. They stay lazy
+    while somebody only wants their graph (`observe.only_graphs`)."""
+    if dry_runs and dry_runs[-1].only_graphs:
+        return
     with _working:
         waiting = [n for n in nodes if n.storage is None]
         if len(waiting) == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakSet, ref
 
 from minigrad.config import current
@@ -64,6 +64,7 @@ class DryRun:
     holders: list[Holder] = field(default_factory=list)
     known: dict[tuple, ExecutionPlan] = field(default_factory=dict)
     keep_inputs: bool = False
+    only_graphs: ClassVar[bool] = False
     given: list[ref[Node]] = field(default_factory=list)
 
     def plan(self, graph: Graph, donated: frozenset[int], device: Device) -> ExecutionPlan:

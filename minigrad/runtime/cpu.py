@@ -5,7 +5,7 @@ is done. `keep` keeps the table for further runs, with arguments and extents tha
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from operator import length_hint
 from threading import Lock
@@ -150,16 +150,20 @@ def shared_jit() -> Jit:
 
 def host_target(jit: Jit, threads: int) -> Target:
     """The facts of this processor that code generation may use."""
-    features = frozenset(name for name, on in jit.features.items() if on) | {"fp64"}
-    if "amx-tile" in features and not allow_matrix_registers():
-        features = frozenset(name for name in features if not name.startswith("amx"))
-    arm = jit.triple.startswith(("aarch64", "arm64"))
-    if "avx512f" in features:
+    features = dict(jit.features)
+    if features.get("amx-tile") and not allow_matrix_registers():
+        features = {name: on and not name.startswith("amx") for name, on in features.items()}
+    return facts_of(jit.triple, jit.cpu, features, jit.host, threads)
+
+
+def facts_of(triple: str, cpu: str, features: Mapping[str, bool], host: str, threads: int) -> Target:
+    """The facts of a processor with these features, in LLVM's words, and with the caches of this one."""
+    known = frozenset(name for name, on in features.items() if on) | {"fp64"}
+    if "avx512f" in known:
         vector_bytes, registers = 64, 32
-    elif "avx" in features:
+    elif "avx" in known:
         vector_bytes, registers = 32, 16
     else:
-        vector_bytes, registers = 16, 32 if arm else 16
+        vector_bytes, registers = 16, 32 if triple.startswith(("aarch64", "arm64")) else 16
     l1, l2 = cache_sizes()
-    return Target("CPU", "llvm", jit.cpu, vector_bytes, registers, threads, l1, l2, features=features,
-                  host=jit.host)
+    return Target("CPU", "llvm", cpu, vector_bytes, registers, threads, l1, l2, features=known, host=host)

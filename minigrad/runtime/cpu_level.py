@@ -4,7 +4,7 @@ Levels are those that the x86-64 psABI names; LLVM knows them as processors.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from minigrad.errors import ConfigError
 
@@ -21,8 +21,13 @@ def processor(level: str, host: str, features: Mapping[str, bool]) -> tuple[str,
     """
     if level == "native":
         return host, dict(sorted(features.items()))
-    wanted = _FEATURES[level]
-    missing = sorted(name for name in wanted if not features.get(name))
+    missing = sorted(name for name in _FEATURES[level] if not features.get(name))
     if missing:
         raise ConfigError(f"[config] expected a processor with {', '.join(missing)} for {level}, got {host} without")
-    return level, {name: name in wanted for name in sorted(features)}
+    return level, level_features(level, features)
+
+
+def level_features(level: str, names: Iterable[str]) -> dict[str, bool]:
+    """For each of these names of features, and for those of a level, whether the level has it."""
+    wanted = _FEATURES[level]
+    return {name: name in wanted for name in sorted({*names, *wanted})}

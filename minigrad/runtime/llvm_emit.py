@@ -41,8 +41,9 @@ class Refused(Exception):
 class Emitter:
     """LLVM's target machine for a processor, and the passes that pay."""
 
-    def __init__(self, cpu: str, flags: str) -> None:
-        """`cpu` and `flags` in LLVM's words: a name it knows, and features as `+avx,-avx2`."""
+    def __init__(self, cpu: str, flags: str, jit: bool = True) -> None:
+        """`cpu` and `flags` in LLVM's words: a name it knows, and features as `+avx,-avx2`. Without `jit` the code is
+        for a linker, and may lie anywhere."""
         import llvmlite.binding as llvm
 
         llvm.initialize_native_target()
@@ -51,12 +52,13 @@ class Emitter:
         self.llvm = llvm
         self.triple = llvm.get_process_triple()
         self.cpu, self.flags = cpu, flags
+        self._where = {"jit": True} if jit else {"reloc": "pic"}
         self.machine, self.quick_machine = self.new_machine(), self.new_machine(1)
 
     def new_machine(self, level: int = 2) -> Any:
         """A machine of LLVM's for our processor, which an owner may keep; `level` is that of optimization."""
         target = self.llvm.Target.from_triple(self.triple)
-        return target.create_target_machine(cpu=self.cpu, features=self.flags, opt=level, jit=True)
+        return target.create_target_machine(cpu=self.cpu, features=self.flags, opt=level, **self._where)
 
     def emit(self, sources: Mapping[str, Source]) -> bytes:
         """One object of all sources by key. They are parsed one by one, so that an error names its source."""

@@ -17,7 +17,7 @@ import tempfile
 import threading
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from minigrad import config
 from minigrad.errors import CompileError
@@ -33,9 +33,9 @@ LIBRARY_SYMBOLS = frozenset({"memcpy", "memmove", "memset"})
 PIPELINE = "sroa,instcombine,simplifycfg;O2;3"
 
 # LLVM takes one caller at a time anyway. A fork waits for it, so that the child never inherits it locked.
-_lock = threading.RLock()
+lock = threading.RLock()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
 
 class Unit(NamedTuple):
@@ -96,11 +96,11 @@ class Jit:
                     if not self._known(key, unit):
                         batch.add(key, (unit.entries, unit.source))
             for group, code in batch.finish():
-                with _lock:
+                with lock:
                     self._keep({key: fresh[key] for key in group}, code)
         finally:
             batch.close()
-        with _lock:
+        with lock:
             if fresh:
                 self._engine.finalize_object()
             for key, unit in fresh.items():
@@ -109,7 +109,7 @@ class Jit:
 
     def _known(self, key: str, unit: Unit) -> bool:
         """Loads a translation unit if it is on disk, and the code that it links to in any case. Raises NotStored."""
-        with _lock:
+        with lock:
             for link in unit.links:
                 self._link(link)
             if self._fetch(key, unit):
@@ -119,7 +119,7 @@ class Jit:
         return False
 
     def _emit(self, sources: Mapping[str, Source]) -> bytes:
-        with _lock:
+        with lock:
             try:
                 return self._emitter.emit(sources)
             except Refused as e:
@@ -136,7 +136,7 @@ class Jit:
 
     def assembly(self, source: str) -> str:
         """The assembly of one IR text after our passes, for reading."""
-        with _lock:
+        with lock:
             try:
                 return self._emitter.assembly(source)
             except Refused as e:
@@ -210,16 +210,9 @@ class Jit:
         if link.language == "c":
             code = self._compile_c(link)
         else:
-            source = link.source
-            if link.language == "asm":
-                source = "".join(f'module asm "{_escaped(line)}"\n'
-                                 for line in _renamed(link).splitlines())
-            with _lock:
+            with lock:
                 try:
-                    module = self._emitter.parse(source)
-                    if link.language == "llvm":
-                        self._emitter.rename(module, (link.name,), source, "", link.symbol)
-                    code = self._emitter.finish(module)
+                    code = self._emitter.finish(link_module(self._emitter, link))
                 except Refused as e:
                     raise CompileError(f"[load] {e}", e.source) from None
         foreign = undefined_symbols(code) - LIBRARY_SYMBOLS
@@ -252,6 +245,15 @@ class Jit:
         if not address:
             raise CompileError(f"[load] expected the symbol {symbol} in a loaded object, got nothing")
         return address
+
+
+def link_module(emitter: Emitter, link: Link) -> Any:
+    """The module of code that programs call, in LLVM IR or in assembly; it defines `link.symbol`."""
+    if link.language == "llvm":
+        module = emitter.parse(link.source)
+        emitter.rename(module, (link.name,), link.source, "", link.symbol)
+        return module
+    return emitter.parse("".join(f'module asm "{_escaped(line)}"\n' for line in _renamed(link).splitlines()))
 
 
 def _renamed(link: Link) -> str:
