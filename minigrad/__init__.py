@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from minigrad import nn as nn
     from minigrad import optim as optim
     from minigrad.amp import autocast as autocast
+    from minigrad.aot.exporting import export as export
     from minigrad.capture.jit import TinyJit as TinyJit
     from minigrad.capture.jit import jit as jit
     from minigrad.dtype import bfloat16 as bfloat16
@@ -52,7 +53,7 @@ _LATER = {"amp": ("minigrad.amp", None), "autocast": ("minigrad.amp", "autocast"
           "devices": ("minigrad.devices", None), "data": ("minigrad.data", None),
           "distributions": ("minigrad.distributions", None), "linalg": ("minigrad.linalg", None),
           "nn": ("minigrad.nn", None), "optim": ("minigrad.optim", None), "jit": ("minigrad.capture.jit", "jit"),
-          "TinyJit": ("minigrad.capture.jit", "TinyJit"), "show": ("minigrad.engine.show", "show"),
+          "TinyJit": ("minigrad.capture.jit", "TinyJit"), "export": ("minigrad.aot.exporting", "export"), "show": ("minigrad.engine.show", "show"),
           "plan": ("minigrad.report.estimate", "plan"), "profile": ("minigrad.report.profile", "profile"),
           "plans": ("minigrad.report.plans", "plans"), "scan": ("minigrad.mixins.loops", "scan"),
           **{name: (f"minigrad.{name}", None) for name in ("backends", "cuda", "fft", "functions", "special", "utils")}}
@@ -85,6 +86,6 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_LATER, *dtypes.BY_NAME, *functions.__all__, *vars(methods)})
 
 
-__all__ = ["Tensor", "TinyJit", "Variable", "amp", "autocast", "autograd", "config", "data", "devices",
-           "distributions", "dtypes", "errors", "jit", "linalg", "manual_seed", "microkernels", "nn", "optim",
-           "plan", "plans", "profile", "scan", "show", "summary", "synchronize", "tensor"]
+__all__ = ["Tensor", "TinyJit", "Variable", "amp", "autocast", "autograd", "config", "data", "devices", "distributions",
+           "dtypes", "errors", "export", "jit", "linalg", "manual_seed", "microkernels", "nn", "optim", "plan", "plans",
+           "profile", "scan", "show", "summary", "synchronize", "tensor"]

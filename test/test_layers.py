@@ -13,7 +13,7 @@ LAYERS = [
     {"graph"},
     {"codegen", "scheduler", "runtime"},
     {"engine", "tensor", "mixins", "random", "capture", "microkernels",
-     "autograd", "devices", "report"},
+     "autograd", "devices", "report", "aot"},
     {"amp", "utils", "nn", "optim", "state", "distributions", "data", "kinds", "unbound", "methods", "functions",
      "special", "fft", "linalg", "cuda", "backends"},
     {"onnx", "torch_compile", "cli", "__main__"},
@@ -26,7 +26,7 @@ SIDEWAYS = {
     ("capture", "mixins"), ("capture", "random"), ("nn", "optim"), ("nn", "state"), ("optim", "nn"),
     ("__main__", "cli"), ("cli", "onnx"), ("microkernels", "engine"), ("devices", "engine"),
     ("report", "engine"), ("report", "capture"), ("report", "random"), ("report", "tensor"),
-    ("autograd", "tensor"), ("autograd", "mixins"), ("functions", "kinds"), ("functions", "nn"), ("functions", "state"),
+    ("aot", "engine"), ("aot", "capture"), ("autograd", "tensor"), ("autograd", "mixins"), ("functions", "kinds"), ("functions", "nn"), ("functions", "state"),
     ("functions", "unbound"),
     ("methods", "unbound"), ("cuda", "amp"), ("special", "functions"), ("special", "methods"),
 }

@@ -52,7 +52,7 @@ class Emitter:
         self.llvm = llvm
         self.triple = llvm.get_process_triple()
         self.cpu, self.flags = cpu, flags
-        self._where = {"jit": True} if jit else {"reloc": "pic"}
+        self._where = {"jit": True} if jit else {"reloc": "pic", "codemodel": "small"}
         self.machine, self.quick_machine = self.new_machine(), self.new_machine(1)
 
     def new_machine(self, level: int = 2) -> Any:
