@@ -11,6 +11,7 @@ from minigrad.capture.arguments import Arguments, tensors_in
 from minigrad.capture.journal import settle
 from minigrad.capture.recorder import advice_for
 from minigrad.engine.observe import Observer, call_of_user, observing, only_graphs
+from minigrad.engine.storage import leaf_of_type
 from minigrad.errors import MinigradError, quantity
 from minigrad.expr import Expr
 from minigrad.expr.core import Var
@@ -70,9 +71,11 @@ def graph_of_call(function: Callable[..., Any], args: tuple[Any, ...], inputs: I
     found = Arguments(args, {})
     given = list(dict.fromkeys(found.tensors))
     saved = [(t, t.node, t.kept_grad, t.needs_grad, t.lazy_node) for t in there]
-    nodes = {id(t): t.node for t in there}
+    nodes = _apart(there)
     position, seed = random.counter(), random.seed()
     try:
+        for t in there:
+            t.node = nodes[id(t)]
         with only_graphs(), observing(_Reads()):
             results = tensors_in(function(*args))
             after = [(t, t.node, t.kept_grad) for t in there]
@@ -101,6 +104,17 @@ def graph_of_call(function: Callable[..., Any], args: tuple[Any, ...], inputs: I
     outward = dict(zip(_names("outputs", outputs, usual), made, strict=True))
     variables, values = _variables([*made, *[c.after for c in moved], *named.values()])
     return CallGraph(named, outward, moved, variables, values, position, drawn)
+
+
+def _apart(tensors: list[Tensor]) -> dict[int, Node]:
+    """The Nodes of Tensors by their ids: a leaf of its own for each that shares one, as the call may change one."""
+    found: dict[int, Node] = {}
+    seen: set[Node] = set()
+    for t in tensors:
+        node = t.node
+        found[id(t)] = leaf_of_type(node.type, node.storage) if node in seen and node.storage is not None else node
+        seen.add(node)
+    return found
 
 
 def _names(what: str, given: Iterable[str], usual: list[str]) -> list[str]:

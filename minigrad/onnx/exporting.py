@@ -67,12 +67,16 @@ def _graph(f: Callable[..., Any], call: CallGraph) -> onnx.GraphProto:
     roots = call.roots()
     image = expanded(roots, rewritten, keep)
     w = Writer(RULES)
-    known = _names_of(f, call)
+    paths = _paths(f, {*call.inputs, *call.outputs, *call.variables})
+    known: dict[Any, str] = {}
+    for path, tensor in paths.items():
+        known.setdefault((id(tensor.node.storage), tensor.shape, tensor.dtype), path)
+    taken = {id(tensor): path for path, tensor in paths.items()}
     fed = [described(name, node.dtype, node.shape) for name, node in call.inputs.items()]
     given = dict(call.inputs)
-    for changed in call.changed:
+    for k, changed in enumerate(call.changed):
         if changed.argument is None:
-            name = known.setdefault(id(changed.before.storage), f"state_{len(known)}")
+            name = taken.get(id(changed.tensor), f"state_{k}")
             given[name] = changed.before
             fed.append(described(name, changed.before.dtype, changed.before.shape))
             w.initializer(name, _array(changed.before))
@@ -85,7 +89,8 @@ def _graph(f: Callable[..., Any], call: CallGraph) -> onnx.GraphProto:
             w.values[node] = _weight(w, node, known)
         else:
             w.add(node)
-    next_names = [f"{next(n for n, node in given.items() if node is c.before)}_next" for c in call.changed]
+    of = {node: name for name, node in given.items()}
+    next_names = [f"{of[c.before]}_next" for c in call.changed]
     results = []
     for name, root in zip([*call.outputs, *next_names], roots, strict=True):
         found = w.values[image[root]]
@@ -116,9 +121,10 @@ def _carried(w: Writer, name: str, dtype: DType) -> str:
     return name if carrier(dtype) is dtype else w.cast(name, carrier(dtype))
 
 
-def _weight(w: Writer, node: Node, known: dict[int, str]) -> str:
+def _weight(w: Writer, node: Node, known: dict[Any, str]) -> str:
     """The name of a value that was there, stored as the type that it has."""
-    name = known.setdefault(id(node.storage), f"weight_{len(known)}")
+    key = id(node.storage), node.shape, node.dtype
+    name = known.setdefault(key, f"weight_{len(known)}")
     if name not in w.initializers:
         w.initializer(name, _array(node))
     return _carried(w, name, node.dtype)
@@ -132,17 +138,11 @@ def _array(node: Node) -> np.ndarray:
     return array
 
 
-def _names_of(f: Callable[..., Any], call: CallGraph) -> dict[int, str]:
-    """Names of Tensors by their buffers: the paths in the model that f is, or is a method of, or in those that it
-    names."""
-    taken = {*call.inputs, *call.outputs, *call.variables}
-    found: dict[int, str] = {}
-    for prefix, owner in _owners(f):
-        for path, tensor in get_state_dict(owner, prefix).items():
-            storage = tensor.node.storage
-            if storage is not None and path not in taken:
-                found.setdefault(id(storage), path)
-    return found
+def _paths(f: Callable[..., Any], taken: set[str]) -> dict[str, Tensor]:
+    """Tensors that have values by their paths in the model that f is, or is a method of, or in those that it names,
+    but for names that are taken."""
+    return {path: tensor for prefix, owner in _owners(f) for path, tensor in get_state_dict(owner, prefix).items()
+            if path not in taken and tensor.node.storage is not None}
 
 
 def _owners(f: Callable[..., Any]) -> Iterator[tuple[str, Any]]:

@@ -104,7 +104,7 @@ class Writer:
         return self.constant(number, carrier(dtype))
 
     def initializer(self, name: str, array: np.ndarray) -> str:
-        self.initializers[name] = numpy_helper.from_array(np.ascontiguousarray(array), name)
+        self.initializers[name] = numpy_helper.from_array(np.asarray(array, order="C"), name)
         return name
 
     # Sizes
