@@ -61,13 +61,16 @@ class ElementwiseMixin(Base):
             raise DTypeError(f"[div] expected rounding_mode None, 'floor' or 'trunc', got {mode!r}")
         if mode == "floor":
             return self.floordiv(other, reverse)
-        x, y, parents = self._pair("div", other)
+        x, y, _ = self._pair("div", other)
         if x.dtype.is_float:
             return self.div(other, reverse).trunc()
-        size = self._wrap(B.floordiv(*[B.abs_(n) for n in ((y, x) if reverse else (x, y))]))
+        x, y = (y, x) if reverse else (x, y)
+        floor, zero = B.floordiv(x, y), B.full_like(x, 0)
         if x.dtype.kind == "u":
-            return size
-        return self._wrap(B.lt(B.xor(x, y), B.full_like(x, 0))).where(-size, size)
+            return self._wrap(floor)
+        # Not by magnitudes: that of the least integer is negative.
+        above = B.and_(B.lt(B.xor(x, y), zero), B.and_(B.ne(B.mul(floor, y), x), B.ne(y, zero)))
+        return self._wrap(B.add(floor, B.cast(above, x.dtype)))
 
     def floordiv(self, other: Any, reverse: Any = False) -> Self:
         """floor(x / other); integers: division by 0 gives 0."""

@@ -54,7 +54,10 @@ def _extreme(kind: str) -> Rule:
     def rule(w: Writer, node: Node) -> str:
         if node.dtype is uint64:
             raise refuse(f"[onnx] writing {node.op.name} of uint64", "other types")
-        return w.op(kind, *operands(w, node))
+        names = operands(w, node)
+        if node.dtype.is_float:
+            return w.op(kind, *names)
+        return w.op("Where", w.op("Less", *(names if kind == "Min" else names[::-1])), *names)  # int64 is cut by Max
 
     return rule
 

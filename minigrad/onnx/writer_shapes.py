@@ -5,7 +5,7 @@ import numpy as np
 
 from minigrad.dtype import bool_, int32, int64
 from minigrad.expr import Index
-from minigrad.onnx.refusal import refuse
+from minigrad.onnx.refusal import Unsupported, refuse
 from minigrad.onnx.writer import Rule, Writer, carrier, wide_array
 from minigrad.ops import movement as M
 from minigrad.ops import storage as S
@@ -32,6 +32,10 @@ def _const(w: Writer, node: Node) -> str:
         return w.constant(wide_array(array, dtype))
     number = w.op("Squeeze", w.index(value))
     return number if carrier(node.dtype) is int64 else w.cast(number, node.dtype)
+
+
+def _random(w: Writer, node: Node) -> str:
+    raise Unsupported("[onnx] random numbers are not supported; draw them outside, and pass them as an input")
 
 
 def _iota(w: Writer, node: Node) -> str:
@@ -200,7 +204,7 @@ def _assigned(w: Writer, target: str, shape: tuple[Index, ...], value: str, leng
 
 
 SHAPES: dict[Op, Rule] = {
-    S.CONST: _const, S.IOTA: _iota, S.COPY: _same, S.CONTIGUOUS: _same, S.DETACH: _same, S.SAME: _same,
+    S.CONST: _const, S.SCALAR: _random, S.IOTA: _iota, S.COPY: _same, S.CONTIGUOUS: _same, S.DETACH: _same, S.SAME: _same,
     S.ASSIGN: _assign, GATHER: _gather, SCATTER: _scatter, M.EXPAND: _expand, M.FLIP: _flip, M.SLICE: _slice,
     M.PAD: _pad, M.WINDOW: window, M.UNWINDOW: unwindow,
     M.RESHAPE: lambda w, node: w.reshape(w.of(node), node.shape),
