@@ -6,11 +6,12 @@ the scratch memory of kernels.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from minigrad.capture.graphs import CallGraph
+from minigrad.capture.graphs import CallGraph, memory_of
 from minigrad.config import current
 from minigrad.engine.hoisting import OncePart, with_packed_constants, without_constant_work
 from minigrad.engine.plan import ExecutionPlan, Row, schedule_and_plan, uses_of
@@ -102,16 +103,17 @@ Places = dict[int, Place]
 
 
 class _Maker:
-    """Makes a Layout: `places` says where the leaves lie that a call is given or changes."""
+    """Makes a Layout: `places` says where the values lie that a call is given or changes, by the ids of their buffers
+    at entry."""
 
     def __init__(self, call: CallGraph, device: ObjectCode):
         self.call, self.device, self.layout = call, device, Layout(call)
-        self._stored: dict[int, Place] = {}
+        self._stored: dict[Hashable, Place] = {}
         self._numbers: dict[int, int] = {}
-        self.places = {node: Place(f"in.{name}") for name, node in call.inputs.items()}
-        for changed in call.changed:
-            if changed.before not in self.places:
-                self.places[changed.before] = self._state(changed.before)
+        self.places = {id(node.storage): Place(f"in.{name}") for name, node in call.inputs.items()}
+        for node in [c.before for c in call.changed]:
+            if id(node.storage) not in self.places:
+                self.places[id(node.storage)] = self._state(node)
 
     def made(self) -> Layout:
         roots = [resolve(n) for n in self.call.roots()]
@@ -123,7 +125,7 @@ class _Maker:
         leaves = {k: self._leaf(graph.nodes[k]) for k in graph.leaves}
         for part in parts:
             leaves |= {leaf: self._reserved(part.plan.sizes[slot]) for slot, leaf in part.made}
-        ends = [Place(f"out.{name}") for name in self.call.outputs] + [self.places[c.before] for c in self.call.changed]
+        ends = [Place(f"out.{name}") for name in self.call.outputs] + [self._leaf(c.before) for c in self.call.changed]
         direct = {slots[root]: end for end, root in reversed([*zip(ends, roots, strict=True)])
                   if root.storage is None and end.base.startswith("out.") and slots[root] in plan.made}
         found = self._slot_places([(plan, direct), *[(p.plan, {s: leaves[k] for s, k in p.made}) for p in parts]],
@@ -140,11 +142,12 @@ class _Maker:
 
     def _plan(self, graph: Graph) -> tuple[ExecutionPlan, list[OncePart]]:
         """The plan of a call without the work on constants, as a capture has it, and the parts that do that."""
-        changed = {c.before for c in self.call.changed}
-        old = [resolve(graph.nodes[graph.inputs[k][0]]) for k in graph.assigns]
-        donated = frozenset([graph.position[n] for n in old if n in changed])
+        changed = {id(c.before.storage) for c in self.call.changed}
+        readers = Counter([id(graph.nodes[k].storage) for k in graph.leaves])  # of a detached value there are two
+        old = {graph.inputs[k][0] for k in graph.assigns}.intersection(graph.leaves)
+        donated = frozenset([k for k in old if (at := id(graph.nodes[k].storage)) in changed and readers[at] == 1])
         plan = schedule_and_plan(graph, donated, self.device)
-        constants = frozenset([k for k in graph.leaves if graph.nodes[k] not in self.places])
+        constants = frozenset([k for k in graph.leaves if id(graph.nodes[k].storage) not in self.places])
         room = current().packed_mb << 20
         plan, parts = with_packed_constants(plan, constants, room)
         constants |= {leaf for p in parts for _, leaf in p.made}
@@ -196,7 +199,7 @@ class _Maker:
     def _ends(self, ends: list[Place], roots: list[Node], where: list[Place]) -> tuple[list[Step], list[Step]]:
         """Copies of results to where they belong, unless they lie there: those before a run and those after it. What
         lies in a Tensor that the call changes is copied before that is overwritten."""
-        overwritten = {self.places[c.before] for c in self.call.changed}
+        overwritten = {self._leaf(c.before) for c in self.call.changed}
         before: list[Step] = []
         after: list[Step] = []
         last: list[Step] = []
@@ -211,7 +214,7 @@ class _Maker:
         return before, [*after, *last]
 
     def _leaf(self, node: Node) -> Place:
-        return self.places[node] if node in self.places else self._weight(node)
+        return self.places.get(id(node.storage)) or self._weight(node)
 
     def _state(self, node: Node) -> Place:
         """Memory for a Tensor that the call changes, which is put back to what it holds now."""
@@ -222,11 +225,12 @@ class _Maker:
     def _weight(self, node: Node) -> Place:
         """Where the bytes of a realized Node lie in the weights."""
         buffer, layout = node.storage, self.layout
-        if id(buffer) not in self._stored:
-            self._stored[id(buffer)] = Place("weights", layout.weights_bytes)
+        key = memory_of(buffer)
+        if key not in self._stored:
+            self._stored[key] = Place("weights", layout.weights_bytes)
             layout.weights.append((layout.weights_bytes, buffer))
             layout.weights_bytes += _aligned(buffer.nbytes)
-        return self._stored[id(buffer)]
+        return self._stored[key]
 
     def _reserved(self, nbytes: Index) -> Place:
         """Bytes of the program's memory that nothing else takes."""

@@ -18,6 +18,7 @@ from minigrad.expr.core import Var
 from minigrad.handles import changed, live
 from minigrad.ops.kinds import clean
 from minigrad.ops.node import Node, toposort
+from minigrad.runtime.device import Buffer
 from minigrad.tensor import Tensor
 
 
@@ -107,14 +108,23 @@ def graph_of_call(function: Callable[..., Any], args: tuple[Any, ...], inputs: I
 
 
 def _apart(tensors: list[Tensor]) -> dict[int, Node]:
-    """The Nodes of Tensors by their ids: a leaf of its own for each that shares one, as the call may change one."""
+    """The Nodes of Tensors by their ids. Of those that share a buffer, as the call may change one, each has a leaf over
+    a buffer object of its own, by which its value at entry is known."""
     found: dict[int, Node] = {}
-    seen: set[Node] = set()
+    seen: set[int] = set()
     for t in tensors:
-        node = t.node
-        found[id(t)] = leaf_of_type(node.type, node.storage) if node in seen and node.storage is not None else node
-        seen.add(node)
+        node, buffer = t.node, t.node.storage
+        if buffer is not None and id(buffer) in seen:
+            own = Buffer(buffer.device, buffer.nbytes, buffer.handle, buffer.offset, buffer, buffer.address)
+            node = leaf_of_type(node.type, own)
+        found[id(t)] = node
+        seen.add(id(node.storage))
     return found
+
+
+def memory_of(buffer: Buffer) -> tuple[int, int, int]:
+    """A key of the bytes that a buffer has, equal for buffer objects of the same."""
+    return id(buffer.handle), buffer.offset, buffer.nbytes
 
 
 def _names(what: str, given: Iterable[str], usual: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, helper
 
-from minigrad.capture.graphs import CallGraph, graph_of_call
+from minigrad.capture.graphs import CallGraph, graph_of_call, memory_of
 from minigrad.dtype import DType, bfloat16, int64
 from minigrad.engine.transfer import download
 from minigrad.errors import MinigradError
@@ -70,7 +70,7 @@ def _graph(f: Callable[..., Any], call: CallGraph) -> onnx.GraphProto:
     paths = _paths(f, {*call.inputs, *call.outputs, *call.variables})
     known: dict[Any, str] = {}
     for path, tensor in paths.items():
-        known.setdefault((id(tensor.node.storage), tensor.shape, tensor.dtype), path)
+        known.setdefault((memory_of(tensor.node.storage), tensor.shape, tensor.dtype), path)
     taken = {id(tensor): path for path, tensor in paths.items()}
     fed = [described(name, node.dtype, node.shape) for name, node in call.inputs.items()]
     given = dict(call.inputs)
@@ -80,17 +80,15 @@ def _graph(f: Callable[..., Any], call: CallGraph) -> onnx.GraphProto:
             given[name] = changed.before
             fed.append(described(name, changed.before.dtype, changed.before.shape))
             w.initializer(name, _array(changed.before))
-    for name, node in given.items():
-        if node in image:
-            w.values[image[node]] = _carried(w, name, node.dtype)
+    entry = {id(node.storage): _carried(w, name, node.dtype) for name, node in given.items()}
     fed += _open_sizes(w, call)
     for node in toposort(*[image[r] for r in roots]):
-        if node.storage is not None and node not in w.values:
-            w.values[node] = _weight(w, node, known)
+        if node.storage is not None:
+            w.values[node] = entry.get(id(node.storage)) or _weight(w, node, known)
         else:
             w.add(node)
-    of = {node: name for name, node in given.items()}
-    next_names = [f"{of[c.before]}_next" for c in call.changed]
+    of = {id(node.storage): name for name, node in given.items()}
+    next_names = [f"{of[id(c.before.storage)]}_next" for c in call.changed]
     results = []
     for name, root in zip([*call.outputs, *next_names], roots, strict=True):
         found = w.values[image[root]]
@@ -123,7 +121,7 @@ def _carried(w: Writer, name: str, dtype: DType) -> str:
 
 def _weight(w: Writer, node: Node, known: dict[Any, str]) -> str:
     """The name of a value that was there, stored as the type that it has."""
-    key = id(node.storage), node.shape, node.dtype
+    key = memory_of(node.storage), node.shape, node.dtype
     name = known.setdefault(key, f"weight_{len(known)}")
     if name not in w.initializers:
         w.initializer(name, _array(node))

@@ -168,17 +168,17 @@ def test_open_sizes_and_types(tmp_path: Path) -> None:
 
 @needs_linker
 def test_constants_are_packed_when_it_is_prepared(tmp_path: Path) -> None:
-    weight = Tensor(floats(256, 256)).realize()
+    weight = Tensor(floats(512, 512)).realize()
 
     def f(x: Tensor) -> Tensor:
         return x @ weight + (weight * 2).sum()
 
-    made = export(f, Tensor(floats(64, 256)), folder=tmp_path)
+    made = export(f, Tensor(floats(256, 512)), folder=tmp_path)
     captured = jit(f)
     for seed in range(3):
-        want = captured(Tensor(floats(64, 256, seed=seed))).numpy()
-    same(loaded(tmp_path)(floats(64, 256, seed=2))["output"], want)
-    assert made.memory_bytes > 256 * 256 * 4
+        want = captured(Tensor(floats(256, 512, seed=seed))).numpy()
+    same(loaded(tmp_path)(floats(256, 512, seed=2))["output"], want)
+    assert made.calls < made.kernels  # the sum is made once
 
 
 def test_another_processor(tmp_path: Path) -> None:
