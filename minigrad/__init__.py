@@ -53,7 +53,8 @@ _LATER = {"amp": ("minigrad.amp", None), "autocast": ("minigrad.amp", "autocast"
           "devices": ("minigrad.devices", None), "data": ("minigrad.data", None),
           "distributions": ("minigrad.distributions", None), "linalg": ("minigrad.linalg", None),
           "nn": ("minigrad.nn", None), "optim": ("minigrad.optim", None), "jit": ("minigrad.capture.jit", "jit"),
-          "TinyJit": ("minigrad.capture.jit", "TinyJit"), "export": ("minigrad.aot.exporting", "export"), "show": ("minigrad.engine.show", "show"),
+          "TinyJit": ("minigrad.capture.jit", "TinyJit"), "export": ("minigrad.aot.exporting", "export"),
+          "show": ("minigrad.engine.show", "show"),
           "plan": ("minigrad.report.estimate", "plan"), "profile": ("minigrad.report.profile", "profile"),
           "plans": ("minigrad.report.plans", "plans"), "scan": ("minigrad.mixins.loops", "scan"),
           **{name: (f"minigrad.{name}", None) for name in ("backends", "cuda", "fft", "functions", "special", "utils")}}

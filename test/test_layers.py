@@ -26,7 +26,8 @@ SIDEWAYS = {
     ("capture", "mixins"), ("capture", "random"), ("nn", "optim"), ("nn", "state"), ("optim", "nn"),
     ("__main__", "cli"), ("cli", "onnx"), ("microkernels", "engine"), ("devices", "engine"),
     ("report", "engine"), ("report", "capture"), ("report", "random"), ("report", "tensor"),
-    ("aot", "engine"), ("aot", "capture"), ("autograd", "tensor"), ("autograd", "mixins"), ("functions", "kinds"), ("functions", "nn"), ("functions", "state"),
+    ("aot", "engine"), ("aot", "capture"),
+    ("autograd", "tensor"), ("autograd", "mixins"), ("functions", "kinds"), ("functions", "nn"), ("functions", "state"),
     ("functions", "unbound"),
     ("methods", "unbound"), ("cuda", "amp"), ("special", "functions"), ("special", "methods"),
 }

@@ -38,8 +38,8 @@ class Exported:
 
     def __str__(self) -> str:
         library = f"lib{self.name}.so" if self.linked else f"no lib{self.name}.so: none of {', '.join(LINKERS)} is here"
-        return (f"{self.folder}: {self.kernels} kernels, {self.calls} calls of them in a run, {self.weights_bytes} bytes "
-                f"of weights, {self.memory_bytes} of memory, {library}")
+        return (f"{self.folder}: {self.kernels} kernels, {self.calls} calls of them in a run, {self.weights_bytes} "
+                f"bytes of weights, {self.memory_bytes} of memory, {library}")
 
 
 def export(f: Callable[..., Any], *inputs: Any, folder: str | Path, name: str = "program", names: Iterable[str] = (),
@@ -47,9 +47,9 @@ def export(f: Callable[..., Any], *inputs: Any, folder: str | Path, name: str = 
     """Writes `f(*inputs)` as a program for the CPU that needs neither minigrad nor Python.
 
     Tensors among the inputs become its inputs, bound Variables its sizes, Tensors that f assigns its state, and all
-    others that f reads its weights. `names` and `outputs` name inputs and results. Into `folder` go `name`.o, lib`name`.so
-    (where a linker is found), `name`.weights, `name`.h and `name`.py, a loader that needs numpy alone. `target` is the
-    processor, as MINIGRAD_CPU names it: "native" (as here), or a level such as "x86-64-v3".
+    others that f reads its weights. `names` and `outputs` name inputs and results. Into `folder` go `name`.o,
+    lib`name`.so (where a linker is found), `name`.weights, `name`.h and `name`.py, a loader that needs numpy alone.
+    `target` is the processor, as MINIGRAD_CPU names it: "native" (as here), or a level such as "x86-64-v3".
 
     Nothing of f is computed, and Tensors stay as they are. The program runs on one thread. Raises MinigradError where f
     reads a value, or for Tensors that are not on the CPU.

@@ -134,7 +134,8 @@ class _Maker:
         before, after = self._ends(ends, roots, where)
         layout = self.layout
         layout.run = [*before, *self._calls(plan, graph, found[0]), *after]
-        layout.once = [c for p, places in zip(parts, found[1:], strict=True) for c in self._calls(p.plan, graph, places)]
+        layout.once = [call for part, places in zip(parts, found[1:], strict=True)
+                       for call in self._calls(part.plan, graph, places)]
         layout.scratch = self._reserved(max([p.scratch for p in layout.programs], default=0)).offset
         return layout
 

@@ -1,4 +1,4 @@
-"""The graph of a whole call: its arguments, results and state as Nodes, with nothing computed. Exports begin with it."""
+"""The graph of a whole call: arguments, results and state as Nodes, with nothing computed. Exports begin with it."""
 from __future__ import annotations
 
 import inspect

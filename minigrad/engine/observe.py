@@ -65,7 +65,8 @@ class Observer:
 _Observer = TypeVar("_Observer", bound=Observer)
 observers: list[Observer] = []
 dry_runs: list[Any] = []
-"""The dry runs that go on (`report.dry`); the last one takes what would be run, or lets it stay lazy (`only_graphs`)."""
+"""The dry runs that go on (`report.dry`); the last one takes what would be run, or lets it stay lazy
+(`only_graphs`)."""
 
 
 class _OnlyGraphs:

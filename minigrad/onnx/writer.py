@@ -81,6 +81,7 @@ class Writer:
         return f"/{stem}.{self._counts[stem]}"
 
     def cast(self, x: str, to: DType) -> str:
+        """The elements in another type, as ONNX converts them."""
         return self.op("Cast", x, to=ELEMENTS[to])
 
     def narrowed(self, x: str, dtype: DType) -> str:
@@ -104,6 +105,7 @@ class Writer:
         return self.constant(number, carrier(dtype))
 
     def initializer(self, name: str, array: np.ndarray) -> str:
+        """`name`, for an array that is stored."""
         self.initializers[name] = numpy_helper.from_array(np.asarray(array, order="C"), name)
         return name
 
@@ -146,16 +148,19 @@ class Writer:
     # Movement that many rules need
 
     def reshape(self, x: str, to: Shape) -> str:
+        """The elements in another shape."""
         return self.op("Reshape", x, self.sizes(to), allowzero=int(0 in to))
 
     def transpose(self, x: str, order: Iterable[int]) -> str:
+        """The axes in another order."""
         order = list(order)
         return x if order == sorted(order) else self.op("Transpose", x, perm=order)
 
 
 def described(name: str, dtype: DType, shape: Shape) -> ValueInfoProto:
     """An input or output of the graph; symbolic sizes are named by their expressions."""
-    return helper.make_tensor_value_info(name, ELEMENTS[dtype], [d if isinstance(d, int) else to_text(d) for d in shape])
+    sizes = [d if isinstance(d, int) else to_text(d) for d in shape]
+    return helper.make_tensor_value_info(name, ELEMENTS[dtype], sizes)
 
 
 def live(nodes: list[NodeProto], outputs: Iterable[str]) -> list[NodeProto]:

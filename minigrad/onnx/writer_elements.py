@@ -150,7 +150,8 @@ def _shifted(left: bool) -> Rule:
         if left or dtype.kind == "u":
             return _from_int64(w, w.op("Where", ok, shift(x), w.constant(0, np.int64)), dtype)
         negative = w.op("Less", x, w.constant(0, np.int64))
-        return _from_int64(w, w.op("Where", negative, w.op("BitwiseNot", shift(w.op("BitwiseNot", x))), shift(x)), dtype)
+        below = w.op("BitwiseNot", shift(w.op("BitwiseNot", x)))
+        return _from_int64(w, w.op("Where", negative, below, shift(x)), dtype)
 
     return rule
 

@@ -10,7 +10,6 @@ from string import ascii_letters
 
 import numpy as np
 
-
 from minigrad.expr import Index, bounds
 from minigrad.onnx.writer import Rule, Writer, carrier
 from minigrad.onnx.writer_elements import converted

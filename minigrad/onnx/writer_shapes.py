@@ -204,8 +204,8 @@ def _assigned(w: Writer, target: str, shape: tuple[Index, ...], value: str, leng
 
 
 SHAPES: dict[Op, Rule] = {
-    S.CONST: _const, S.SCALAR: _random, S.IOTA: _iota, S.COPY: _same, S.CONTIGUOUS: _same, S.DETACH: _same, S.SAME: _same,
-    S.ASSIGN: _assign, GATHER: _gather, SCATTER: _scatter, M.EXPAND: _expand, M.FLIP: _flip, M.SLICE: _slice,
+    S.CONST: _const, S.SCALAR: _random, S.IOTA: _iota, S.COPY: _same, S.CONTIGUOUS: _same, S.DETACH: _same,
+    S.SAME: _same, S.ASSIGN: _assign, GATHER: _gather, SCATTER: _scatter, M.EXPAND: _expand, M.FLIP: _flip, M.SLICE: _slice,
     M.PAD: _pad, M.WINDOW: window, M.UNWINDOW: unwindow,
     M.RESHAPE: lambda w, node: w.reshape(w.of(node), node.shape),
     M.PERMUTE: lambda w, node: w.transpose(w.of(node), node.params["order"]),

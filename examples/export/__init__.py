@@ -1,0 +1,1 @@
+"""Models of the other examples as programs for C, and as ONNX models."""
