@@ -75,8 +75,9 @@ class Assistant:
     def __init__(self, options: argparse.Namespace, progress: Callable[[str], object] = lambda step: None):
         """Loads all that the options name; `progress` is told what begins."""
         grammar = None if options.json_schema is None else load_schema(options.json_schema)
+        path, draft = find_model(options.model), None if options.draft is None else find_model(options.draft)
         progress("reading the model")
-        checkpoint, model = load_model(find_model(options.model), options)
+        checkpoint, model = load_model(path, options)
         self.options, self.checkpoint = options, checkpoint
         self.tokenizer = find_tokenizer(checkpoint, options.tokenizer)
         size, known = self.tokenizer.size, checkpoint.config.vocabulary
@@ -93,18 +94,19 @@ class Assistant:
         self.sampler = Sampler(options.temperature, options.top_k, options.top_p, options.min_p, options.repeat_penalty,
                                options.presence_penalty, options.frequency_penalty, options.repeat_last, options.seed)
         self.form = None if grammar is None else JsonForm(grammar, self.tokenizer, known)
-        self.speculation = self._speculation()
+        self.speculation = self._speculation(draft)
         self.total = Timing()
         self.given: dict[str, list[int]] = {}  # the tokens of answers, so that they are not fed again as other ones
 
-    def _speculation(self) -> Speculation | None:
-        named, recurrent = self.options.draft, self.session.model.recurrent
+    def _speculation(self, named: Path | None) -> Speculation | None:
+        """What guesses tokens: a smaller model, if one is named, or else the text so far."""
+        recurrent = self.session.model.recurrent
         if named is None:
             return None if self.options.no_speculation or recurrent else Speculation(PromptLookup())
         if recurrent:
             raise FormatError("the model has a recurrent state, which cannot go back to where a guess was wrong; "
                               "expected no --draft; leave it out")
-        checkpoint, draft = load_model(find_model(named), self.options)
+        checkpoint, draft = load_model(named, self.options)
         theirs = find_tokenizer(checkpoint, None)
         ours = self.tokenizer
         if theirs.size != ours.size or any(
@@ -173,7 +175,7 @@ class Assistant:
         for name, timing in (("last answer", session.timing), ("all answers", self.total)):
             lines.append(f"{name}: {timing.report(session.model.weight_bytes())}")
         lines.append(f"context: {session.position} of {session.model.capacity} tokens")
-        if self.speculation is not None:
+        if self.speculation is not None and self.speculation.proposed:
             known = self.speculation
             lines.append(f"guessed tokens: {known.accepted} of {known.proposed} came true")
         return "\n".join(lines)

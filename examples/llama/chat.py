@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import argparse
 import math
+import signal
 import sys
 from pathlib import Path
 
 if not __package__:  # run as a script: examples and minigrad are found from the repository's root
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have started us ignoring it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # while modules are imported Ctrl-C ends us without a traceback
 
 from examples.llama.assistant import Assistant
 from examples.llama.checkpoint import DTYPES
@@ -106,6 +109,8 @@ def run(options: argparse.Namespace) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse_arguments(arguments)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     return finish("chat.py", options.debug, lambda: run(options))
 
 

@@ -30,12 +30,15 @@ class Conversation:
         self.messages += [_message("user", question), _message("assistant", answer)]
 
     def save(self, path: Path) -> None:
-        """Writes a file, which is whole or the one that was there before. Raises OSError."""
+        """Writes a file, which is whole or the one that was there before. Raises OSError, FormatError where there is no
+        such folder."""
+        if not path.parent.is_dir():
+            raise FormatError(f"{path}: expected a folder {path.parent}, there is none")
         content = {"format": FORMAT, "system": self.system, "messages": self.messages}
         text = json.dumps(content, ensure_ascii=False, indent=1)
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
-            temporary.write_text(text + "\n", encoding="utf-8", errors="replace")
+            temporary.write_text(text + "\n", encoding="utf-8", errors="backslashreplace")  # as JSON has it
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

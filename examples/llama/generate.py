@@ -112,7 +112,7 @@ class Session:
         """
         if len(tokens) > self.room():
             raise ContextFull(f"the conversation would have {self.position + len(tokens)} tokens and the cache holds "
-                              f"{self.model.capacity}; start a new conversation or ask for more with --context")
+                              f"{self.model.capacity}; start a new conversation (/reset) or ask for more with --context")
         start = 0
         while start < len(tokens):
             if start and stopped():
@@ -184,10 +184,12 @@ class Session:
         tokens, and is not used for a recurrent model; of a `constraint` every answer that ends by itself is a whole
         one, as is one of `count` tokens.
         """
-        start = time.perf_counter()
-        rows = self.feed(prompt, stopped)[None]
-        self.timing.prefill_tokens += len(prompt)
-        self.timing.prefill_seconds += time.perf_counter() - start
+        start, before = time.perf_counter(), self.position
+        try:
+            rows = self.feed(prompt, stopped)[None]
+        finally:  # what was fed of a prompt that was stopped counts, too
+            self.timing.prefill_tokens += max(0, self.position - before)
+            self.timing.prefill_seconds += time.perf_counter() - start
         guessed: list[int] = []
         seconds: float | None = None
         speculation = None if self.model.recurrent else speculation

@@ -83,7 +83,9 @@ def check(needs: Needs, free: int | None) -> None:
 
 
 def free_memory() -> int | None:
-    """Bytes that can be taken, of the machine and of the control group; None where the system does not say."""
+    """Bytes that can be taken, of the machine, of the control group and of the limit of the process (`ulimit -v`); None
+    where the system does not say.
+    """
     found = []
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -94,9 +96,20 @@ def free_memory() -> int | None:
             found.append(int(limit) - int((group / "memory.current").read_text()))
     except (OSError, ValueError, IndexError):
         pass
+    found += _left_of_limit()
     if not found and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     return min(found, default=None)
+
+
+def _left_of_limit() -> list[int]:
+    try:
+        import resource
+        most = resource.getrlimit(resource.RLIMIT_AS)[0]
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except (ImportError, OSError, ValueError):
+        return []
+    return [] if most == resource.RLIM_INFINITY else [max(0, most - used)]
 
 
 def size(nbytes: float) -> str:

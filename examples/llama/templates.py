@@ -154,8 +154,8 @@ class _TooLong(Exception):
     """The time is over."""
 
 
-_FAILURES = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError,
-             AssertionError, RuntimeError, _TooLong)
+_FAILURES = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, SyntaxError, TypeError,
+             ValueError, AssertionError, RuntimeError, _TooLong)
 
 
 @contextmanager

@@ -68,7 +68,9 @@ def load(make: Callable[[Callable[[str], object]], Assistant], warm: bool) -> tu
     """The assistant that `make` makes, and the seconds that compiling took if it is to be `warm`; a bar on a terminal
     shows how far it is.
     """
-    with tqdm(total=2, disable=None, leave=False, bar_format="{desc} {bar} {elapsed}", file=sys.stderr) as bar:
+    # A bar with a delay is not shown before its first step begins: downloads show their own.
+    with tqdm(total=2, disable=None, leave=False, delay=1e-3, bar_format="{desc} {bar} {elapsed}",
+              file=sys.stderr) as bar:
         assistant = make(lambda step: bar.set_description_str(step))
         bar.update()
         if not warm:
@@ -113,6 +115,8 @@ class Terminal:
                 text = input(prompt)
             except EOFError:
                 return
+            if not text.strip() and self.assistant.template is not None:
+                continue  # Return alone is no question
             try:
                 if text.startswith("/") and not text.startswith("//"):
                     self.command(text)

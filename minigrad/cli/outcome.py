@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -32,8 +33,9 @@ def finish(name: str, debug: bool, action: Callable[[], int | None]) -> int:
         # The reader of a pipe (`| head`) has gone; nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (MinigradError, OSError) as error:
+    except (MinigradError, OSError, MemoryError) as error:
         if debug:
             raise
-        print(f"{name}: {error}", file=sys.stderr)
+        short = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        print(f"{name}: {'there is not enough memory' if short else error}", file=sys.stderr)
         return 1

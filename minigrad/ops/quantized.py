@@ -90,11 +90,14 @@ def factors_of(f: BlockFormat, parts: Sequence[Node], shape: Shape) -> tuple[Nod
 
 
 def _power(e: Node) -> Node:
-    """2**(e - 128) of unsigned bytes: float32's bits, the two least numbers of which have no leading one."""
-    bits = B.cast(e, uint32)
-    usual = B.shl(B.sub(bits, B.full_like(bits, 1)), B.full_like(bits, 23))
-    small = B.shl(B.add(bits, B.full_like(bits, 1)), B.full_like(bits, 21))
-    return B.bitcast(B.where(B.lt(bits, B.full_like(bits, 2)), small, usual), float32)
+    """2**(e - 128) of unsigned bytes: float32's bits, of which (e - 1) << 23 has the exponent. The two least numbers
+    have no leading one, but 1 << 21 and 1 << 22, which is less than the bits of all others.
+    """
+    bits = B.cast(e, int32)
+    one = B.full_like(bits, 1)
+    usual = B.shl(B.sub(bits, one), B.full_like(bits, 23))
+    small = B.shl(B.add(B.minimum(bits, one), one), B.full_like(bits, 21))
+    return B.bitcast(B.maximum(usual, small), float32)
 
 
 def _numbers(f: BlockFormat, words: Node) -> Node:

@@ -158,9 +158,34 @@ def change_llama2c(content: dict[str, Any], rng: random.Random) -> Any:
     return content
 
 
+# Templates
+
+
+HOSTILE_JINJA = ["{{ ''.__class__.__mro__ }}", "{% for a in range(10**9) %}x{% endfor %}", "{{ 'x' * 10**12 }}", "{% include 'x' %}",
+           "{{ cycler.__init__.__globals__ }}", "{{ messages.append(messages) }}", "{% set x = [1] * 10**10 %}",
+           "{{ 10 ** 10 ** 9 }}", "{{ messages | map('upper') | list }}", "{% raw %}", "{{ lipsum(n=10**6) }}", "{{ a.b.c }}",
+           "{{ 1 / 0 }}", "{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}", "{{ '%s' | format(1, 2) }}", "{{", "}}",
+           "{%", "%}", "{#", "-", "|", "(", ")", "[", "'", "\ufdd0", "\ufdd1", "<|im_start|>", "\0", "{{ joiner }}",
+           "{{ '{0.__class__}'.format(1) }}", "{% import 'os' as os %}", "{{ self }}", "{{ bos_token * 10**11 }}",
+           "{{ range(10**8) | list }}", "{{ 'a' | center(10**11) }}", "{{ messages | tojson(indent=10**9) }}",
+           "{{ messages | batch(0) | list }}", "{{ strftime_now(1) }}", "{{ raise_exception(messages) }}"]
+
+
+def change_template(text: str, rng: random.Random) -> str:
+    """`text` with a piece taken away, doubled, exchanged, or put in from somewhere else."""
+    for _ in range(rng.choice([1, 1, 2, 4])):
+        at, size = rng.randrange(len(text) + 1), rng.choice([1, 2, 8, 30])
+        piece = rng.choice([rng.choice(HOSTILE_JINJA), rng.choice(HOSTILE_JINJA), text[at:at + size]])
+        to = rng.randrange(len(text) + 1)
+        if rng.random() < 0.3:
+            to = text.find("%}", to) + 2  # between statements
+        text = text[:to] + piece + text[to + rng.choice([0, 0, size]):]
+    return text
+
+
 FIELDS: dict[str, Callable[[Any, random.Random], Any]] = {
     ".json": change_tree, ".safetensors": change_safetensors, ".gguf": change_gguf, ".pth": change_torch,
-    ".bin": change_llama2c}
+    ".bin": change_llama2c, ".jinja": change_template}
 
 
 # Bytes

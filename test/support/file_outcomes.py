@@ -1,9 +1,9 @@
 """Reads damaged files within bounds on time and memory, and says what became of it.
 
-    python test/support/file_outcomes.py COUNT [SEED]
+    python test/support/file_outcomes.py COUNT [SEED [FORMAT ...]]
 
-damages COUNT files and prints the outcomes by format; one of them is made again by
-mutated(ALL[format](), random.Random(number))
+damages COUNT files and prints the outcomes by format (those whose names contain one of FORMAT; all if there is none);
+one of them is made again by mutated(ALL[format](), random.Random(number))
 """
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from typing import Any
 if __name__ == "__main__":
     sys.path[:0] = [str(folder) for folder in Path(__file__).resolve().parents[1:3]]
 
+from support import family_samples
+from support.family_samples import FAMILIES, TEXTS
 from support.file_mutations import mutated
 from support.file_samples import SAMPLES, scratch, tokenizer, write
 from support.tokenizer_samples import TOKENIZERS, read_tokenizer
@@ -38,7 +40,8 @@ from minigrad.errors import MinigradError
 from minigrad.state import gguf_load, safe_load, torch_load
 
 SECONDS, BYTES = 2, 64 << 20
-"""The limits of reading a file of 200 KB: seconds of the processor, and memory beyond what there was."""
+"""The limits of reading a file of 200 KB: seconds of the processor, and memory beyond what there was. Templates have a
+limit of their own, and get three times as long."""
 
 
 def read_torch(folder: Path) -> None:
@@ -74,8 +77,9 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "torch zip": read_torch, "torch stream": read_torch, "safetensors": read_safetensors, "gguf": read_gguf,
     "hugging face": load_model, "meta": load_model, "gguf model": lambda folder: load_model(folder / "model.gguf"),
     "llama2c 0": lambda folder: load_model(folder / "model.bin"),
-    "llama2c 1": lambda folder: load_model(folder / "model.bin"), **dict.fromkeys(TOKENIZERS, read_tokenizer)}
-ALL = {**SAMPLES, **TOKENIZERS}
+    "llama2c 1": lambda folder: load_model(folder / "model.bin"), **dict.fromkeys(TOKENIZERS, read_tokenizer),
+    **family_samples.READERS}
+ALL = {**SAMPLES, **TOKENIZERS, **TEXTS}
 
 
 class TooSlow(BaseException):
@@ -137,18 +141,26 @@ def chat_outcome(folder: Path, model: Path, tokenizer: Path, *more: str) -> str:
 
 
 CHAT = {"hugging face": ".", "meta": ".", "gguf model": "model.gguf", "llama2c 0": "model.bin",
-        "llama2c 1": "model.bin"}
+        "llama2c 1": "model.bin", **{name: "model.gguf" if "gguf" in name else "." for name in FAMILIES}}
 """The file that `chat.py` is given, for each format."""
 OPTIONS = [[], ["--temperature", "1"], ["--quantize-activations"], ["--weights-dtype", "Q8_0"],
            ["--weights-dtype", "float16", "--temperature", "0.5"]]
 
 
+def vocabulary_of(name: str, folder: Path) -> Path:
+    """Writes a tokenizer for a sample of this format; returns its file."""
+    if name in FAMILIES:
+        return family_samples.vocabulary(folder)
+    path = folder / "tok.bin"
+    path.write_bytes(tokenizer())
+    return path
+
+
 def outcomes(name: str, numbers: Iterable[int], through_chat: bool = False) -> Iterator[tuple[int, str]]:
     """Damages a sample of this format once for each number, reads it, and yields the number and the outcome."""
-    sample = ALL[name]()
+    sample = (FAMILIES[name] if name in FAMILIES else ALL[name])()
     with scratch() as parent, config(device="NUMPY"):
-        vocabulary = Path(parent) / "tok.bin"
-        vocabulary.write_bytes(tokenizer())
+        vocabulary = vocabulary_of(name, Path(parent))
         for number in numbers:
             with tempfile.TemporaryDirectory(dir=parent) as folder:
                 write(mutated(sample, random.Random(number)), Path(folder))
@@ -156,24 +168,25 @@ def outcomes(name: str, numbers: Iterable[int], through_chat: bool = False) -> I
                     model, options = Path(folder, CHAT[name]), OPTIONS[number % len(OPTIONS)]
                     yield number, chat_outcome(Path(folder), model, vocabulary, *options)
                 else:
-                    yield number, outcome(READERS[name], Path(folder))
+                    yield number, outcome(READERS[name], Path(folder), SECONDS if name not in TEXTS else 3 * SECONDS)
 
 
-def main(count: int, seed: int) -> None:
+def main(count: int, seed: int, chosen: list[str]) -> None:
     warnings.simplefilter("error")
     start = time.perf_counter()
-    for through_chat, names, share in ((False, list(READERS), 0.9), (True, list(CHAT), 0.1)):
-        for name in names:
-            first = seed * 1_000_000
-            numbers = range(first, first + math.ceil(count * share / len(names)))
-            found: dict[str, list[int]] = {}
-            for number, result in outcomes(name, numbers, through_chat):
-                found.setdefault(result, []).append(number)
-            for result, of in sorted(found.items()):
-                print(f"{len(of):6} {name}{' by chat.py' if through_chat else ''}: {result}"
-                      + ("" if result in ("loaded", "refused") else f" (file {of[0]})"))
+    kinds = [(name, through_chat) for through_chat, names in ((False, READERS), (True, CHAT)) for name in names
+             if not chosen or any([part in name for part in chosen])]
+    first = seed * 1_000_000
+    numbers = range(first, first + math.ceil(count / len(kinds)))
+    for name, through_chat in kinds:
+        found: dict[str, list[int]] = {}
+        for number, result in outcomes(name, numbers, through_chat):
+            found.setdefault(result, []).append(number)
+        for result, of in sorted(found.items()):
+            print(f"{len(of):6} {name}{' by chat.py' if through_chat else ''}: {result}"
+                  + ("" if result in ("loaded", "refused") else f" (file {of[0]})"), flush=True)
     print(f"{time.perf_counter() - start:.1f} s")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int((sys.argv[2:] or ["1"])[0]))
+    main(int(sys.argv[1]), int((sys.argv[2:] or ["1"])[0]), sys.argv[3:])

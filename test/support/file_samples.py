@@ -46,7 +46,7 @@ def _json(content: Any) -> bytes:
 # safetensors
 
 
-def _safetensors(content: dict[str, Any]) -> bytes:
+def encode_safetensors(content: dict[str, Any]) -> bytes:
     header = _json(content["header"])
     return struct.pack("<Q", len(header)) + header + content["data"]
 
@@ -58,7 +58,7 @@ def safetensors_part(arrays: dict[str, np.ndarray]) -> Part:
         kind = {"float32": "F32", "float16": "F16", "int64": "I64", "bool": "BOOL"}[array.dtype.name]
         start, data = len(data), data + array.tobytes()
         header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [start, len(data)]}
-    return Part({"header": header, "data": data}, _safetensors)
+    return Part({"header": header, "data": data}, encode_safetensors)
 
 
 # GGUF
