@@ -112,7 +112,7 @@ class Session:
         """
         if len(tokens) > self.room():
             raise ContextFull(f"the conversation would have {self.position + len(tokens)} tokens and the cache holds "
-                              f"{self.model.capacity}; start a new conversation (/reset) or ask for more with --context")
+                              f"{self.model.capacity}; start a new one (/reset) or ask for more with --context")
         start = 0
         while start < len(tokens):
             if start and stopped():

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import reduce
 
-from minigrad.dtype import DType, float32, int32, uint32
+from minigrad.dtype import DType, float32, int32
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.ops import build as B
 from minigrad.ops.block_formats import BLOCK, FORMATS, GROUPS, SUPER, BlockFormat

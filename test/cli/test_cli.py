@@ -1,4 +1,5 @@
 """`python -m minigrad`: its commands, and one line for each mistake."""
+import errno
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from support.paths import ROOT
 from minigrad import Tensor
 from minigrad.cli import devices as devices_command
 from minigrad.cli import main
+from minigrad.cli.outcome import finish
 from minigrad.config import config
 from minigrad.errors import DeviceError
 from minigrad.runtime import disk_cache
@@ -40,6 +42,15 @@ def test_errors_are_one_line_and_a_traceback_only_on_request():
     assert short.returncode == 1 and len(short.stderr.splitlines()) == 1
     assert short.stderr.startswith("minigrad: [config] expected") and "MINIGRAD_DEVICE=TPU" in short.stderr
     assert long.returncode == 1 and "Traceback" in long.stderr
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")])
+def test_too_little_memory_is_one_line(capsys, error):
+    def fail() -> int:
+        raise error
+
+    assert finish("minigrad", False, fail) == 1
+    assert capsys.readouterr().err == "minigrad: there is not enough memory\n"
 
 
 def test_devices_table(capsys):

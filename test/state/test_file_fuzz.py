@@ -1,4 +1,5 @@
-"""2,000 damaged files of models, tokenizers, templates, schemas and conversations: each is loaded, or refused by one error in one line, within bounds on time and memory.
+"""2,000 damaged files of models, tokenizers, templates, schemas and conversations: each is loaded, or refused by one
+error in one line, within bounds on time and memory.
 
 `python test/support/file_outcomes.py 20000` reads more of them.
 """

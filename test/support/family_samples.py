@@ -97,8 +97,9 @@ TEMPLATES = {
              "{{ raise_exception('turns must alternate') }}{% endif %}<|im_start|>{{ message['role'] }}\n"
              "{{ first if loop.first else '' }}{{ message['content'] | trim }}<|im_end|>\n{% endfor %}"
              "{% if add_generation_prompt %}<|im_start|>model\n{% endif %}",
-    "macros": "{%- macro said(message, last=false) -%}{{ '<|im_start|>' ~ message.role }}{%- if message.content is string"
-              " %}\n{{ message.content }}{% else %}{% for part in message.content %}{{ part.text | tojson }}{% endfor %}"
+    "macros": "{%- macro said(message, last=false) -%}{{ '<|im_start|>' ~ message.role }}{%- if message.content is"
+              " string %}\n{{ message.content }}{% else %}{% for part in message.content %}{{ part.text | tojson }}"
+              "{% endfor %}"
               "{% endif %}{{ '<|im_end|>' if not last }}{%- endmacro -%}{%- set ns = namespace(count=0) -%}"
               "{%- for message in messages -%}{% if loop.index > 9 %}{% break %}{% endif %}{{ said(message) }}"
               "{%- set ns.count = ns.count + message.content | length -%}{%- endfor -%}"
@@ -132,7 +133,8 @@ SCHEMA = {
         "tags": {"type": "array", "minItems": 1, "maxItems": 3, "items": {"type": "string", "pattern": "^[a-z]{1,3}$"}},
         "tree": {"$ref": "#/$defs/node"}, "many": {"type": ["integer", "null"]},
         "one": {"oneOf": [{"type": "integer"}, {"type": "string", "maxLength": 2}, {"const": None}]},
-        "all": {"allOf": [{"type": "number"}]}, "open": {"type": "object", "additionalProperties": {"type": "boolean"}}}}
+        "all": {"allOf": [{"type": "number"}]},
+        "open": {"type": "object", "additionalProperties": {"type": "boolean"}}}}
 COUNT = 60
 """Tokens of an answer."""
 
@@ -163,8 +165,9 @@ def read_schema(folder: Path) -> None:
 
 
 def conversation_sample() -> Sample:
-    said = [{"role": role, "content": f"the llama {number}"} for number in range(2) for role in ("user", "assistant")]
-    return {"conversation.json": json_part({"format": "minigrad conversation 1", "system": "be brief", "messages": said})}
+    said = [{"role": role, "content": f"the llama {turn}"} for turn in range(2) for role in ("user", "assistant")]
+    return {"conversation.json": json_part(
+        {"format": "minigrad conversation 1", "system": "be brief", "messages": said})}
 
 
 def read_conversation(folder: Path) -> None:

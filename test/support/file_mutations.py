@@ -161,14 +161,17 @@ def change_llama2c(content: dict[str, Any], rng: random.Random) -> Any:
 # Templates
 
 
-HOSTILE_JINJA = ["{{ ''.__class__.__mro__ }}", "{% for a in range(10**9) %}x{% endfor %}", "{{ 'x' * 10**12 }}", "{% include 'x' %}",
-           "{{ cycler.__init__.__globals__ }}", "{{ messages.append(messages) }}", "{% set x = [1] * 10**10 %}",
-           "{{ 10 ** 10 ** 9 }}", "{{ messages | map('upper') | list }}", "{% raw %}", "{{ lipsum(n=10**6) }}", "{{ a.b.c }}",
-           "{{ 1 / 0 }}", "{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}", "{{ '%s' | format(1, 2) }}", "{{", "}}",
-           "{%", "%}", "{#", "-", "|", "(", ")", "[", "'", "\ufdd0", "\ufdd1", "<|im_start|>", "\0", "{{ joiner }}",
-           "{{ '{0.__class__}'.format(1) }}", "{% import 'os' as os %}", "{{ self }}", "{{ bos_token * 10**11 }}",
-           "{{ range(10**8) | list }}", "{{ 'a' | center(10**11) }}", "{{ messages | tojson(indent=10**9) }}",
-           "{{ messages | batch(0) | list }}", "{{ strftime_now(1) }}", "{{ raise_exception(messages) }}"]
+HOSTILE_JINJA = [
+    "{{ ''.__class__.__mro__ }}", "{% for a in range(10**9) %}x{% endfor %}", "{{ 'x' * 10**12 }}",
+    "{% include 'x' %}", "{{ cycler.__init__.__globals__ }}", "{{ messages.append(messages) }}",
+    "{% set x = [1] * 10**10 %}", "{{ 10 ** 10 ** 9 }}", "{{ messages | map('upper') | list }}", "{% raw %}",
+    "{{ lipsum(n=10**6) }}", "{{ a.b.c }}", "{{ 1 / 0 }}", "{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}",
+    "{{ '%s' | format(1, 2) }}", "{{", "}}", "{%", "%}", "{#", "-", "|", "(", ")", "[", "'", "\ufdd0", "\ufdd1",
+    "<|im_start|>", "\0", "{{ joiner }}", "{{ '{0.__class__}'.format(1) }}", "{% import 'os' as os %}", "{{ self }}",
+    "{{ bos_token * 10**11 }}", "{{ range(10**8) | list }}", "{{ 'a' | center(10**11) }}",
+    "{{ messages | tojson(indent=10**9) }}", "{{ messages | batch(0) | list }}", "{{ strftime_now(1) }}",
+    "{{ raise_exception(messages) }}"]
+"""Pieces of templates: ways to the host, without an end, too large, or no Jinja at all."""
 
 
 def change_template(text: str, rng: random.Random) -> str:

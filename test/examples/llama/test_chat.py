@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.paths import ROOT
 
 from examples.llama import assistant as assistants
 from examples.llama import chat, generate
@@ -185,6 +186,14 @@ def test_a_conversation_is_saved_and_taken_up(turns: Assistant, stories: Path, t
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_texts_that_are_no_unicode_are_saved(tmp_path: Path) -> None:
+    """As a terminal gives them: bytes of another encoding, as surrogates."""
+    said = Conversation("\udce9\\udce9")
+    said.add("a\udcff\\\ud800", "\U0001f600")
+    said.save(tmp_path / "talk.json")
+    assert Conversation.load(tmp_path / "talk.json") == said
+
+
 BAD_CONVERSATIONS = [
     "", "[]", "{}", '{"format": "minigrad conversation 2", "messages": []}',
     '{"format": "minigrad conversation 1"}', '{"format": "minigrad conversation 1", "messages": [1]}',
@@ -211,13 +220,13 @@ def test_files_that_are_no_conversation(text: str, turns: Assistant, tmp_path: P
 def test_commands(turns: Assistant, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch,
                   tmp_path: Path) -> None:
     talk("/help", "Hello", "/stats", "/nonsense", "/save", f"/load {tmp_path / 'none'}", "//slash",
-         monkeypatch=monkeypatch)
+         "", f"/save {tmp_path / 'none' / 'a.json'}", monkeypatch=monkeypatch)
     Terminal(turns).talk()
     captured = capsys.readouterr()
     assert [message["content"] for message in turns.conversation.messages[::2]] == ["Hello", "/slash"]
     assert len(captured.out.splitlines()) >= 2
     for said in ("/system TEXT", "all answers: prefill", "of 200 tokens", "there is no command /nonsense",
-                 "expected /save FILE", "No such file"):
+                 "expected /save FILE", "No such file", f"expected a folder {tmp_path / 'none'}, there is none"):
         assert said in captured.err
 
 
@@ -235,7 +244,7 @@ def test_the_end_of_the_context(turns: Assistant, capsys: pytest.CaptureFixture)
     terminal.answer("Hello")
     assert "(stopped: the conversation fills the context of 200 tokens)" in capsys.readouterr().err
     messages = list(turns.conversation.messages)
-    with pytest.raises(ContextFull, match=r"would have .* tokens and the cache holds 200; .*--context"):
+    with pytest.raises(ContextFull, match=r"would have .* tokens and the cache holds 200; .*/reset.*--context"):
         terminal.answer("More")
     assert turns.conversation.messages == messages
     terminal.command("/reset")
@@ -282,6 +291,7 @@ def test_ctrl_c_stops_a_prompt_between_its_pieces(stories: Path, monkeypatch: py
     monkeypatch.setattr(generate, "_checked", press)
     turns.answer("word " * 20, lambda part: None, lambda: bool(pressed))
     assert len(pressed) == 1 and turns.session.position == 16 and turns.conversation.messages == []
+    assert turns.session.timing.prefill_tokens == 16  # what was fed counts
 
 
 def test_long_prompts_are_fed_in_pieces(stories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,3 +368,17 @@ def test_bad_options(arguments: list[str], capsys: pytest.CaptureFixture) -> Non
     with pytest.raises(SystemExit) as error:
         chat.main(arguments)
     assert error.value.code == 2 and len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_ctrl_c_while_modules_are_imported_leaves_no_traceback() -> None:
+    """The process is interrupted as soon as it runs chat.py."""
+    code = ("import os, runpy, signal, sys\n"
+            "class Finder:\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            "        if name == 'minigrad':\n"
+            "            os.kill(os.getpid(), signal.SIGINT)\n"
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+            "sys.meta_path.insert(0, Finder())\n"
+            f"runpy.run_path({str(ROOT / 'examples' / 'llama' / 'chat.py')!r}, run_name='__main__')\n")
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.file_outcomes import bounded
 from support.model_files import gguf_string, write_gguf
 
 from examples.llama import chat, hub, memory
@@ -79,6 +80,9 @@ def test_the_chat_does_not_load_what_does_not_fit(data_dir: Path, monkeypatch: p
 def test_free_memory_and_sizes() -> None:
     free = free_memory()
     assert free is None or 1 << 20 < free < 1 << 50
+    with bounded(nbytes=64 << 20):  # a limit of the process
+        free = free_memory()
+        assert sys.platform != "linux" or (free is not None and free <= 64 << 20)
     assert (memory.size(0), memory.size(5 * 10**8), memory.size(1.25 * 10**9)) == ("0 MB", "500 MB", "1.2 GB")
 
 

@@ -120,6 +120,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"type": "array", "minItems": 1, "items": False}, "no JSON can meet the schema"), (False, "no JSON can meet"),
     ({"enum": []}, "no JSON can meet"), ({"enum": [1], "type": "string"}, "no JSON can meet"),
     ({"const": 1, "enum": [2, True]}, "no JSON can meet"), ({"type": []}, "no JSON can meet"),
+    ({"type": None}, "expected a type object, .*, got None"),
     ({"enum": ["a"], "minLength": 2, "type": "string"}, "no JSON can meet"),
     ({"type": "object", "required": ["a"], "additionalProperties": False}, "no JSON can meet"),
     ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "no JSON can meet"),

@@ -154,7 +154,7 @@ BAD = ["{% if %}", "{{ x", "{% for %}{% endfor %}", "{{ 1 / 0 }}", "{{ messages[
        "{{ messages | nonsense }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ [1] | tojson(3, 'x', 9) }}",
        "{{ strftime_now(1) }}", "{{ range(10 ** 9) }}", "{{ 'x' * 10 ** 10 }}", "{{ '%99999999999d' % 1 }}",
        "{{ unknown() }}", "{{" * 3000, "{{ " + "(" * 3000 + ")" * 3000 + " }}", "{% extends 'x' %}", "\ud800{{",
-       "{% generation %}"]
+       "{% generation %}", "{% break %}"]
 
 
 @pytest.mark.parametrize("source", BAD)
