@@ -72,6 +72,7 @@ def gradient_of_tall_taps() -> Tensor:
     (lambda: tensor(4, 9) * 2.0, "0 reductions"),
     (lambda: gradient_of_tall_taps(), "taps along 2 axes"),
     (lambda: tensor(1, 4) @ tensor(60, 4).transpose(0, 1), "no position is read twice"),
+    (lambda: tensor(1, 1, 1, 2048).conv2d(tensor(1, 1, 1, 256), stride=(1, 2)), "more than 256 taps"),
 ])
 def test_what_is_no_window_says_why(result, reason: str) -> None:
     found = recognise_window(flat_kernel(result()).nests[0])
