@@ -51,8 +51,12 @@ def divide(x: Tensor, y: Tensor) -> Tensor:
     return x / y if x.dtype.is_float else x.div(y, rounding_mode="trunc").cast(x.dtype)
 
 
-def power(x: Tensor, y: Tensor) -> Tensor:
-    """`x**y` in the type of x."""
+def power(n: Node) -> Tensor:
+    """`x**y` in the type of x; an exponent that is one known number, such as 2, multiplies."""
+    x, y = n.tensor(0), n.tensor(1)
+    known = n.values[1]
+    if isinstance(known, np.ndarray) and known.size == 1 and x.dtype.is_float and known.ndim <= x.ndim:
+        return x ** known.item()
     if not x.dtype.is_float and y.dtype.is_float:
         x_float = x.cast(dtypes.float64 if y.dtype is dtypes.float64 else dtypes.float32)
         return (x_float ** y).cast(x.dtype)
@@ -216,7 +220,7 @@ TABLE: dict[str, Operator] = {
         "Atanh": "atanh", "Erf": "erf", "Sigmoid": "sigmoid", "Softplus": "softplus", "Mish": "mish"}.items()},
     "Not": unary(lambda x: x == 0), "Identity": lambda n: (n.values[0],), "HardSwish": unary(Tensor.hardswish),
     "Add": binary(lambda x, y: x + y), "Sub": binary(lambda x, y: x - y), "Mul": binary(lambda x, y: x * y),
-    "Div": binary(divide), "Pow": binary(power), "Mod": modulo,
+    "Div": binary(divide), "Pow": power, "Mod": modulo,
     "Less": binary(lambda x, y: x < y), "Greater": binary(lambda x, y: x > y),
     "LessOrEqual": binary(lambda x, y: x <= y), "GreaterOrEqual": binary(lambda x, y: x >= y),
     "And": binary(lambda x, y: x & y), "Or": binary(lambda x, y: x | y), "Xor": binary(lambda x, y: x ^ y),

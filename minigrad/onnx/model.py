@@ -16,7 +16,7 @@ from minigrad.errors import CaptureError, MinigradError
 from minigrad.onnx.refusal import Invalid, Unsupported
 from minigrad.onnx.run import FEW, Runner, tensors
 from minigrad.onnx.symbolic import Sizes, settled, why
-from minigrad.onnx.values import DTYPES, Value, element_of, from_array, name_of
+from minigrad.onnx.values import DTYPES, Value, element_of, from_array, in_memory, name_of
 
 NUMBERS = {name_of(element) for element in DTYPES}
 
@@ -184,7 +184,7 @@ class OnnxModel:
         for name, value in feeds.items():
             value = np.asarray(value) if isinstance(value, (int, float, bool, np.generic)) else value
             if isinstance(value, np.ndarray) and value.dtype.kind not in "OUS":
-                value = from_array(value, self.device)
+                value = in_memory(value, self.device)
             if name in described and isinstance(value, Tensor):
                 _check(described[name], value)
             result[name] = value

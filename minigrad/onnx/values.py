@@ -96,6 +96,13 @@ def from_array(array: np.ndarray, device: str | None) -> Tensor | Narrow:
     return Tensor(np.ascontiguousarray(array), device=device)
 
 
+def in_memory(array: np.ndarray, device: str | None) -> Tensor | Narrow:
+    """A Tensor of an array's numbers that a replay can be given: one number lies in memory, too."""
+    if array.size == 1 and array.dtype.kind in "biuf" and array.dtype != ml_dtypes.bfloat16:
+        return Tensor(array, device=device)
+    return from_array(array, device)
+
+
 def to_array(value: Any) -> Any:
     """The array of a value's numbers, in the type that the onnx package gives it; a list of them for a sequence."""
     if isinstance(value, Narrow):
