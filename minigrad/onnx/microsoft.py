@@ -1,12 +1,13 @@
 """Operators of the domain com.microsoft, which exporters and quantisers of onnxruntime write."""
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from minigrad import Tensor, dtypes
 from minigrad.onnx.convolution import convolved
 from minigrad.onnx.node import Node, Operator
-from minigrad.onnx.quantised import dynamic_quantize, less
+from minigrad.onnx.quantised import dynamic_quantize, dynamic_quantized, less
 from minigrad.onnx.recurrent import ACTIVATIONS, DEFAULTS, recurrent
 from minigrad.onnx.refusal import refuse
 
@@ -78,17 +79,39 @@ def integer_to_float(n: Node) -> Tensor:
     return y + n.tensor(6) if n.has(6) else y
 
 
+@dataclass(frozen=True)
+class Quantised:
+    """Weights [M, K] of integers: their numbers in float32 are (values - zero) * scale, with `zero` and `scale` for all
+    or for each of the M rows."""
+
+    values: Tensor
+    zero: Tensor | None
+    scale: Tensor
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """(M, K)."""
+        return tuple(self.values.shape)
+
+
+def quantised_product(x: Tensor, w: Quantised) -> Tensor:
+    """x W^T, with x quantised over its own range. The products are of integers in float32: their sums, below 2^24, are
+    exact."""
+    whole, scale, zero = dynamic_quantized(x)
+    whole = whole - zero
+    total = whole @ w.values.float().T
+    if w.zero is not None:
+        total = total - w.zero.float() * whole.sum(-1, keepdim=True)
+    return total * (scale * w.scale)
+
+
 def quantised_lstm(n: Node) -> Any:
-    """The LSTM whose weights [directions, inputs, 4 * H] are quantised, over these in float32."""
-    def weight(index: int, scale: int) -> Tensor:
-        factor, zero = n.tensor(scale), n.tensor(scale + 1, None)
-        per = (-1, 1, factor.shape[-1] if factor.ndim > 1 else 1)
-        w = n.tensor(index).float()
-        w = w if zero is None else w - zero.float().reshape(*per)
-        return (w * factor.reshape(*per)).transpose(1, 2)
-    W, R = weight(1, 8), weight(2, 10)
-    n.values = [n.values[0], W, R, *n.values[3:8]]
-    return recurrent(n, "LSTM")
+    """The LSTM whose weights [directions, inputs, 4 * H] are quantised, as inputs and states are at each product."""
+    def weights(index: int, scale: int) -> list[Quantised]:
+        values = n.tensor(index).transpose(1, 2).contiguous()  # constants: once, not at each step
+        factors, zeros = n.tensor(scale), n.tensor(scale + 1, None)
+        return [Quantised(values[d], None if zeros is None else zeros[d], factors[d]) for d in range(values.shape[0])]
+    return recurrent(n, "LSTM", weights(1, 8), weights(2, 10), quantised_product)
 
 
 TABLE: dict[str, Operator] = {

@@ -64,12 +64,16 @@ def dequantize(n: Node) -> Tensor:
 
 def dynamic_quantize(n: Node) -> list[Tensor]:
     """x in uint8 over its own range, the scale and the zero point."""
-    x = n.tensor(0)
+    y, scale, zero = dynamic_quantized(n.tensor(0))
+    return [y.cast(dtypes.uint8), scale, zero.cast(dtypes.uint8)]
+
+
+def dynamic_quantized(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """x as whole numbers from 0 to 255 over its own range, the scale and the zero point, all in float32."""
     low, high = x.amin().minimum(0), x.amax().maximum(0)
     scale = (high - low) / 255
     zero = (-low / (scale == 0).where(1, scale)).round().clip(0, 255)
-    y = ((x / (scale == 0).where(1, scale)).round() + zero).clip(0, 255)
-    return [y.cast(dtypes.uint8), scale, zero.cast(dtypes.uint8)]
+    return ((x / (scale == 0).where(1, scale)).round() + zero).clip(0, 255), scale, zero
 
 
 def less(x: Tensor, zero: Any, axis: int = -2) -> Tensor:

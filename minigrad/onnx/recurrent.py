@@ -40,27 +40,34 @@ def activations(n: Node, op: str, directions: int) -> list[list[Any]]:
     return [found[i * each:(i + 1) * each] for i in range(directions)]
 
 
-def rnn_step(n: Node, x: Tensor, state: list[Tensor], R: Tensor, bias: Tensor, f: list, P: Any) -> list[Tensor]:
+Product = Callable[[Tensor, Any], Tensor]
+"""x W^T, for rows x [N, K] and weights W [M, K] in whatever form."""
+
+
+def rnn_step(n: Node, x: Tensor, state: list[Tensor], R: Any, bias: Tensor, f: list, P: Any,
+             product: Product) -> list[Tensor]:
     """h' = f(x + h R^T + b)."""
-    return [f[0](x + state[0] @ R.T + bias)]
+    return [f[0](x + product(state[0], R) + bias)]
 
 
-def gru_step(n: Node, x: Tensor, state: list[Tensor], R: Tensor, bias: Tensor, f: list, P: Any) -> list[Tensor]:
+def gru_step(n: Node, x: Tensor, state: list[Tensor], R: Any, bias: Tensor, f: list, P: Any,
+             product: Product) -> list[Tensor]:
     """Update and reset gates; the new value sees h reset before or after its product."""
     h, size = state[0], state[0].shape[-1]
-    gates = x[:, :2 * size] + h @ R[:2 * size].T + bias[:2 * size]
+    gates = x[:, :2 * size] + product(h, R[:2 * size]) + bias[:2 * size]
     z, r = f[0](gates[:, :size]), f[0](gates[:, size:])
     if n.attribute("linear_before_reset", 0):
-        new = r * (h @ R[2 * size:].T + bias[2 * size:])
+        new = r * (product(h, R[2 * size:]) + bias[2 * size:])
     else:
-        new = (r * h) @ R[2 * size:].T + bias[2 * size:]
+        new = product(r * h, R[2 * size:]) + bias[2 * size:]
     return [(1 - z) * f[1](x[:, 2 * size:] + new) + z * h]
 
 
-def lstm_step(n: Node, x: Tensor, state: list[Tensor], R: Tensor, bias: Tensor, f: list, P: Any) -> list[Tensor]:
+def lstm_step(n: Node, x: Tensor, state: list[Tensor], R: Any, bias: Tensor, f: list, P: Any,
+              product: Product) -> list[Tensor]:
     """Input, output and forget gates, which may see the cell."""
     h, c = state
-    i, o, g, new = (x + h @ R.T + bias).chunk(4, dim=1)
+    i, o, g, new = (x + product(h, R) + bias).chunk(4, dim=1)
     if P is not None:
         p_i, p_o, p_f = P.chunk(3, dim=0)
         i, g = i + p_i * c, g + p_f * c
@@ -72,12 +79,17 @@ def lstm_step(n: Node, x: Tensor, state: list[Tensor], R: Tensor, bias: Tensor, 
 STEPS = {"RNN": (1, rnn_step), "GRU": (3, gru_step), "LSTM": (4, lstm_step)}
 
 
-def recurrent(n: Node, op: str) -> Any:
-    """(all h [T, directions, N, H], the last h, for an LSTM the last c), batch first with layout."""
-    X, W, R, B, lengths = n.tensor(0), n.tensor(1), n.tensor(2), n.tensor(3, None), n.tensor(4, None)
+def recurrent(n: Node, op: str, W: Any = None, R: Any = None, product: Product = lambda x, w: x @ w.T) -> Any:
+    """(all h [T, directions, N, H], the last h, for an LSTM the last c), batch first with layout.
+
+    `W` and `R` are the weights of each direction, of inputs and of states, for which `product` is called; inputs 1 and
+    2 where they are not given.
+    """
+    X, B, lengths = n.tensor(0), n.tensor(3, None), n.tensor(4, None)
+    W, R = n.tensor(1) if W is None else W, n.tensor(2) if R is None else R
     batch_first = n.attribute("layout", 0)
     X = X.transpose(0, 1) if batch_first else X
-    (T, N, _), directions, size = X.shape, W.shape[0], R.shape[-1]
+    (T, N, _), directions, size = X.shape, n.values[1].shape[0], n.attribute("hidden_size", R[0].shape[-1])
     gates, step = STEPS[op]
     first = [n.tensor(5, None), n.tensor(6, None)] if op == "LSTM" else [n.tensor(5, None)]
     first = [s if s is None or not batch_first else s.transpose(0, 1) for s in first]
@@ -88,13 +100,13 @@ def recurrent(n: Node, op: str) -> Any:
     for d in range(directions):
         reverse = n.attribute("direction", "forward") == "reverse" or d == 1
         bias = zeros[0] if B is None else B[d, gates * size:]
-        xs = X @ W[d].T if B is None else X @ W[d].T + B[d, :gates * size]
+        xs = product(X, W[d]) if B is None else product(X, W[d]) + B[d, :gates * size]
         bias = bias if B is not None else Tensor.zeros(gates * size, dtype=X.dtype, device=X.device)
         peep = n.tensor(7, None) if op == "LSTM" else None
 
         def go(state: Any, x: Any, d: int = d, bias: Tensor = bias, peep: Any = peep) -> Any:
             x, live = x if alive is not None else (x, None)
-            new = step(n, x, state, R[d], bias, functions[d], None if peep is None else peep[d])
+            new = step(n, x, state, R[d], bias, functions[d], None if peep is None else peep[d], product)
             if live is None:
                 return new, new[0]
             return [live.where(a, b) for a, b in zip(new, state, strict=True)], live.where(new[0], 0)

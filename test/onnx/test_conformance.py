@@ -89,20 +89,36 @@ def test_a_branch_that_a_fed_number_takes_is_captured_for_each() -> None:
     assert model.why_eager is None and model.captures == 2
 
 
-def test_quantised_lstm_is_the_lstm_of_its_weights() -> None:
+def _whole(x: Any) -> tuple[Any, Any]:
+    """x quantised to 256 steps over its range and 0, less the zero point, and the step."""
+    low, high = min(x.min(), 0), max(x.max(), 0)
+    step = np.float32(high - low) / np.float32(255) or np.float32(1)
+    zero = np.round(-low / step)
+    return np.clip(np.round(x / step) + zero, 0, 255) - zero, step
+
+
+@pytest.mark.parametrize("per_row", [False, True])
+def test_quantised_lstm_quantises_inputs_and_states(per_row: bool) -> None:
     random, T, N, D, H = np.random.default_rng(3), 5, 2, 3, 4
-    W, R = random.integers(-9, 9, (1, D, 4 * H)).astype(np.int8), random.integers(-9, 9, (1, H, 4 * H)).astype(np.int8)
+    W, R = (random.integers(-128, 128, (1, k, 4 * H)).astype(np.int8) for k in (D, H))
     B, x = random.standard_normal((1, 8 * H)).astype(np.float32), random.standard_normal((T, N, D)).astype(np.float32)
-    scales: dict[str, Any] = {"sw": np.array([0.05], np.float32), "zw": np.array([1], np.int8),
-                              "sr": np.array([0.1], np.float32), "zr": np.array([-2], np.int8)}
+    of_row = (np.arange(4 * H, dtype=np.float32)[None] + 5) / 2000
+    scales: dict[str, Any] = {"sw": of_row if per_row else np.array([0.005], np.float32), "zw": np.array([1], np.int8),
+                              "sr": of_row if per_row else np.array([0.004], np.float32), "zr": np.array([-2], np.int8)}
     quantised = layer([helper.make_node("DynamicQuantizeLSTM", ["x", "W", "R", "B", "", "", "", "", *scales], ["y"],
                                         domain="com.microsoft", hidden_size=H)], {"W": W, "R": R, "B": B, **scales},
                       (T, N, D))
-    plain = layer([helper.make_node("LSTM", ["x", "W", "R", "B"], ["y"], hidden_size=H)], {
-        "W": (W.astype(np.float32) - 1).transpose(0, 2, 1) * np.float32(0.05),
-        "R": (R.astype(np.float32) + 2).transpose(0, 2, 1) * np.float32(0.1), "B": B}, (T, N, D))
-    np.testing.assert_allclose(OnnxModel(quantised)({"x": x})["y"].numpy(), OnnxModel(plain)({"x": x})["y"].numpy(),
-                               rtol=1e-5, atol=1e-6)
+    (whole, step), h, c, expected = _whole(x), np.zeros((N, H), np.float32), np.zeros((N, H)), []
+    gates = whole @ (W[0].astype(np.float64) - 1) * step * scales["sw"][0] + B[0, :4 * H] + B[0, 4 * H:]
+    for t in range(T):
+        state, step = _whole(h)
+        i, o, f, g = np.split(gates[t] + state @ (R[0] + 2.0) * step * scales["sr"][0], 4, axis=1)
+        c = c / (1 + np.exp(-f)) + np.tanh(g) / (1 + np.exp(-i))
+        h = (np.tanh(c) / (1 + np.exp(-o))).astype(np.float32)
+        expected.append(h)
+    model = OnnxModel(quantised)
+    for _ in range(2):
+        np.testing.assert_allclose(model({"x": x})["y"].numpy()[:, 0], np.stack(expected), rtol=1e-5, atol=1e-6)
 
 
 MICROSOFT: list[tuple[str, dict[str, Any], Any]] = [
