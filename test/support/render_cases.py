@@ -416,3 +416,21 @@ func from_dims(in a: f16[9] from m, in b: b8[12] from n, inout y: f32[12] from n
     for l in 0..4 vector:
       y[4*p+l] if -4*p-l+10 >= 0 = (f32(a[4*p+l]) else y[4*p+l] if -4*p-l+8 >= 0) + where(b[4*p+l], 1.0, 0.0)
 """, dims={"m": 7, "n": 3})]
+CASES += [Case("one_lane_in_turn", """\
+func one_lane_in_turn(out o0: bf16[16], in p0: bf16[4], in p1: bf16[36])
+  for p in 0..1 parallel:
+    for l in 0..4 vector:
+      alloc acc: f32[4] register
+      for u in 0..2 unroll:
+        for v in 0..2 unroll:
+          acc[2*u+v] = 0.0
+      for r0 in 0..3 serial:
+        for r1 in 0..3 serial:
+          for u in 0..2 unroll:
+            for v in 0..2 unroll:
+              acc[2*u+v] = fma((f32(p0[2*r0+r1+u+2*v-3]) else 0.0 if r0+v-1 >= 0 and -r0-v+2 >= 0 and \
+r1+u-1 >= 0 and -r1-u+2 >= 0), f32(p1[9*l+3*r0+r1]), acc[2*u+v])
+      for u in 0..2 unroll:
+        for v in 0..2 unroll:
+          o0[4*l+u+2*v] = bf16(acc[2*u+v])
+""")]

@@ -253,10 +253,11 @@ class LlvmAccess(Access):
                       f"{typed(mask)})")
 
     def store_strided(self, memory: Memory, start: Index, stride: int, value: Ref, mask: Ref | None) -> bool:
-        """Whole vectors of which every `stride`-th lane is stored, on processors that have such stores."""
-        if not (2 <= stride <= MAX_STORE_STEP and stores_masked(memory.dtype, self.out.target)):
-            return False
+        """Whole vectors of which every `stride`-th lane is stored, on processors that have such stores. Not those with
+        one lane each, which need as many stores: of such in turn, in 16 bits, LLVM 22 loses some."""
         width, none = self.out.width, Ref("zeroinitializer", bool_, self.out.width)
+        if not (2 <= stride <= min(MAX_STORE_STEP, width - 1) and stores_masked(memory.dtype, self.out.target)):
+            return False
         value = self.out.spread(value, width)
         every = self.out.spread(mask if mask is not None else self.out.constant(True, bool_), width)
         for first in range(0, (width - 1) * stride + 1, width):
