@@ -18,9 +18,11 @@ from minigrad.ops import storage
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Elementwise, Scan
 from minigrad.scheduler.expand import Expanded, expand_graph
+from minigrad.scheduler.figures import kernel_flops, kernel_name
 from minigrad.scheduler.fusion import fuse
 from minigrad.scheduler.graph import Graph, bytes_of, numel, resolve
 from minigrad.scheduler.groups import ATTENTIONS, Again, Fusion, peeled
+from minigrad.scheduler.in_place import LEAST_BYTES, stored_over_operand
 from minigrad.scheduler.loop import lower_loop, suits_loop
 from minigrad.scheduler.loop_update import stored_over
 from minigrad.scheduler.merge import (
@@ -162,6 +164,7 @@ class Scheduler:
         self.steps: list[Step] = []
         self.donated: set[int] = set()
         self.readers: dict[int, set[int]] = {}
+        self.emitted: set[int] = set()
         self.absorbed: set[int] = set()
         """Fusion groups that kernels of others do."""
         self.lowerings = Lowerings()
@@ -177,6 +180,7 @@ class Scheduler:
         for g in self.order():
             before = len(self.steps)
             self.emit(g)
+            self.emitted.add(g)
             for step in self.steps[before:]:
                 yield step.kernel
         outputs = tuple(self.slot(peeled(graph, k)) for k in graph.targets)
@@ -279,8 +283,8 @@ class Scheduler:
             return self.emit_attention(g, roots)
         if type(graph.nodes[roots[0]].op.lower) is Scan:
             return self.emit_loop(g, roots)
-        places = {k: self.place(g, k) for k in roots}
-        roots = [k for k in roots if 0 not in computed(graph.nodes[k]).shape]
+        empty = {k: self.place(g, k) for k in roots if 0 in computed(graph.nodes[k]).shape}
+        roots = [k for k in roots if k not in empty]
         if not roots:
             return None  # no elements, nothing to run
         nodes = tuple(graph.nodes[k] for k in roots)
@@ -288,12 +292,24 @@ class Scheduler:
         in_place = frozenset(graph.nodes[k] for k in roots if k in self.in_place)
         tails = {graph.nodes[k]: at for k, at in self.state.groups[g].tails.items() if k in roots}
         lowered = self.lowerings.lower(nodes, self.is_leaf(g), name, in_place, tails)
+        over = None if lowered is None else stored_over_operand(lowered, lambda node: self.is_done(node, g))
+        if over is not None:
+            lowered, operand = over
+            self.slot_of[roots[0]] = self.slot(graph.position[operand])
+        places = {k: self.place(g, k) for k in roots}
         if lowered is not None:
             self.add(g, lowered, {graph.nodes[k]: places[k] for k in roots})
         elif len(roots) > 1:
             raise InternalError(f"[schedule] {nodes[0]} was merged with an update that reads its target elsewhere")
         else:
             self.emit_through_buffer(g, roots[0], places[roots[0]])
+
+    def is_done(self, node: Node, g: int) -> bool:
+        """True for a large temporary that only group `g` is still to read."""
+        k = self.graph.position[node]
+        slot = self.slots[self.slot_of[k]] if k in self.slot_of else None
+        return slot is not None and slot.leaf is None and k not in self.kept and isinstance(slot.nbytes, int) and \
+            slot.nbytes >= LEAST_BYTES and self.readers[k] - self.emitted <= {g}
 
     def place(self, g: int, k: int) -> int:
         """The slot of an output: an update's target, or a new one that an update of a part first copies into."""
@@ -390,38 +406,6 @@ def lower_copy(source: Node, node: Node) -> Lowered:
     same = apply(storage.CONTIGUOUS, source)
     lowered = present(lower_group((same,), lambda n: n is source, "copy"), "[schedule] expected a kernel that copies")
     return replace(lowered, nodes=(node, *lowered.nodes[1:]))
-
-
-def kernel_name(graph: Graph, root: int, members: list[int]) -> str:
-    """A readable name from the operations inside: 'sum_mul', 'exp_sub', at most four."""
-    names = [graph.nodes[m].op.name for m in members if graph.kinds[m] in ("elementwise", "reduce")]
-    name = "_".join(dict.fromkeys(names[:4])) or graph.nodes[root].op.name
-    return name if "_" in name else f"k_{name}"  # a bare exp or const is a function or a word of C
-
-
-def kernel_flops(state: Fusion, g: int) -> float:
-    """The arithmetic of one fusion group: each elementwise member once per element, each reduction once per term."""
-    total = 0.0
-    graph = state.graph
-    for m in state.groups[g].members:
-        node = graph.nodes[m]
-        if isinstance(node.op.lower, Elementwise):
-            total += numel(node.shape) * max(min(node.op.lower.flops, 1), 0)
-        elif graph.kinds[m] == "reduce":
-            total += numel(graph.nodes[graph.inputs[m][0]].shape)
-        elif node.op.name in ATTENTIONS:
-            total += attention_flops(node)
-    return total
-
-
-def attention_flops(node: Node) -> float:
-    """The arithmetic of the products of an attention, its sums or one of its gradients: a multiplication and a sum per
-    term."""
-    q, k = node.inputs[:2]
-    scores = numel((*q.shape[:-1], k.shape[-2]))
-    if node.op.name == "attention":
-        return 2.0 * scores * numel((q.shape[-1] + node.shape[-1],))
-    return 2.0 * scores * numel(q.shape[-1:] if node.op.name == "attention_sums" else node.shape[-1:])
 
 
 def _has_rows(lowered: Lowered) -> bool:
