@@ -36,6 +36,7 @@ EXPECTED = {
     "llama": ("llama quick decode after 6", {"tok_s"}),
     "device": ("matmul 16x16x16 float16", {"gflops"}),
     "node": ("node made", set()),
+    "zoo": ("zoo quick mobilenetv2", {"gflops", "img_s", "share"}),
     "scripts": ("script vae", set()),
     "networks": ("network quick rows", set()),
 }
