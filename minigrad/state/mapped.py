@@ -77,9 +77,9 @@ def as_tensor(array: np.ndarray, dtype: DType, device: str | None = None) -> Ten
 
 
 @contextmanager
-def atomic_file(target: Path) -> Iterator[BinaryIO]:
-    """A file open for writing that takes the name `target` when the block ends well, and disappears otherwise. Raises
-    OSError where there can be none."""
+def atomic_file(target: Path, durable: bool = False) -> Iterator[BinaryIO]:
+    """A file open for writing that takes the name `target` when the block ends well, and disappears otherwise; with
+    `durable` it is on the disk before it has the name. Raises OSError where there can be none."""
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
     if not target.parent.is_dir():
@@ -88,6 +88,25 @@ def atomic_file(target: Path) -> Iterator[BinaryIO]:
     try:
         with open(temporary, "wb") as out:
             yield out
+            if durable:
+                out.flush()
+                os.fsync(out.fileno())
         os.replace(temporary, target)
+        if durable:
+            _sync_folder(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Waits until the names in a folder are on the disk, where the system can say so."""
+    try:
+        opened = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(opened)
+    except OSError:
+        pass
+    finally:
+        os.close(opened)

@@ -80,8 +80,19 @@ def _header(tensors: dict[str, Tensor], metadata: dict[str, str] | None) -> byte
     return len(text).to_bytes(8, "little") + text
 
 
-def safe_save(tensors: dict[str, Tensor], path: str | os.PathLike, metadata: dict[str, str] | None = None) -> None:
-    """Writes the tensors to a safetensors file, one at a time; the file appears whole or not at all.
+def safe_metadata(path: str | os.PathLike) -> dict[str, str]:
+    """The string-to-string table of a safetensors file. Raises FormatError as `safe_load`."""
+    header, _ = _checked_header(MappedFile.open(path))
+    if "__metadata__" not in header:
+        return {}
+    table = header.inner("__metadata__")
+    return {name: table.text(name) for name in table}
+
+
+def safe_save(tensors: dict[str, Tensor], path: str | os.PathLike, metadata: dict[str, str] | None = None,
+              durable: bool = False) -> None:
+    """Writes the tensors to a safetensors file, one at a time; the file appears whole or not at all, with `durable`
+    even if the power goes.
 
     `metadata` is the format's own string-to-string table. Widest types come first, so that all stay aligned.
     """
@@ -90,7 +101,7 @@ def safe_save(tensors: dict[str, Tensor], path: str | os.PathLike, metadata: dic
             raise DTypeError(f"[safe_save] expected a dictionary of Tensors by name, got a {type(tensor).__name__}"
                              f"{f' as {name!r}' if name else ''}")
     ordered = dict(sorted(tensors.items(), key=lambda item: (-item[1].dtype.bits, item[0])))
-    with atomic_file(Path(path)) as out:
+    with atomic_file(Path(path), durable) as out:
         out.write(_header(ordered, metadata))
         for tensor in ordered.values():
             out.write(elements(tensor).data)
