@@ -28,6 +28,7 @@ SIDEWAYS = {
     ("report", "engine"), ("report", "capture"), ("report", "random"), ("report", "tensor"),
     ("aot", "engine"), ("aot", "capture"),
     ("autograd", "tensor"), ("autograd", "mixins"), ("functions", "kinds"), ("functions", "nn"), ("functions", "state"),
+    ("autograd", "tensor"), ("autograd", "mixins"), ("data", "state"), ("functions", "kinds"), ("functions", "nn"), ("functions", "state"),
     ("functions", "unbound"),
     ("methods", "unbound"), ("cuda", "amp"), ("special", "functions"), ("special", "methods"),
 }

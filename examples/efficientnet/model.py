@@ -1,7 +1,7 @@
 """EfficientNet B0-B7 and Lite0-2.
 
 Sources: Tan & Le 2019, https://arxiv.org/abs/1905.11946; the Lite variants are those of TensorFlow's
-`tpu/models/official/efficientnet/lite`. Dropout and stochastic depth are left out.
+`tpu/models/official/efficientnet/lite`. Dropout is left out.
 """
 from __future__ import annotations
 
@@ -119,6 +119,7 @@ class MBConv:
     """1x1 expansion, depthwise convolution, squeeze-excite, 1x1 projection; the input is added where shapes allow."""
 
     def __init__(self, stage: Stage, has_se: bool, lite: bool):
+        self.drop = 0.0
         hidden = stage.in_channels * stage.expansion
         self.lite = lite
         self.expand = ConvNorm(stage.in_channels, hidden, 1) if stage.expansion != 1 else None
@@ -135,7 +136,16 @@ class MBConv:
         if self.excite is not None:
             y = self.excite(y)
         y = self.project(y)
-        return x + y if self.residual else y
+        return x + drop_path(y, self.drop) if self.residual else y
+
+
+def drop_path(y: Tensor, p: float) -> Tensor:
+    """While training, all of a sample's `y` is 0 with probability `p`, and else scaled by 1 / (1 - p): stochastic depth
+    (Huang et al. 2016, arXiv 1603.09382)."""
+    if not Tensor.training or p == 0:
+        return y
+    kept = Tensor.rand(y.shape[0], *[1] * (y.ndim - 1), device=y.device) >= p
+    return kept.where(y * (1 / (1 - p)), 0)
 
 
 def activation(x: Tensor, lite: bool) -> Tensor:
@@ -148,9 +158,11 @@ class EfficientNet:
 
     `number` is 0-7, or 0-2 with `lite`: ReLU6 instead of SiLU, no squeeze-excite, SAME padding, and the stem, the head
     and the first and last stage's repeats not scaled. `image_size` is the size each was designed for; others work.
+    `drop_path` is the probability with which the last block is left out in training, and less for those before.
     """
 
-    def __init__(self, number: int = 0, classes: int = 1000, has_se: bool = True, lite: bool = False):
+    def __init__(self, number: int = 0, classes: int = 1000, has_se: bool = True, lite: bool = False,
+                 drop_path: float = 0.0):
         scales = LITE_SCALES if lite else SCALES
         if not 0 <= number < len(scales):
             raise MinigradError(
@@ -172,6 +184,8 @@ class EfficientNet:
                                        stride=stage.stride if repeat == 0 else 1)
                 self.blocks.append(MBConv(block, has_se and not lite, lite))
                 channels = out_channels
+        for position, made in enumerate(self.blocks):
+            made.drop = drop_path * position / len(self.blocks)
         self.head = ConvNorm(channels, head_channels, 1)
         self.classifier = Linear(head_channels, classes)
 

@@ -1,4 +1,7 @@
 """Data sets, and loaders that make batches of Tensors from them."""
+from minigrad.data import augment
+from minigrad.data.cache import CachedDataset
+from minigrad.data.cifar import CIFAR10, CIFAR100
 from minigrad.data.collate import default_collate, default_convert
 from minigrad.data.dataset import (
     ArrayDataset,
@@ -22,9 +25,11 @@ from minigrad.data.samplers import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+from minigrad.data.tokens import Characters, TextTokens
 from minigrad.data.workers import get_worker_info
 
-__all__ = ["MNIST", "ArrayDataset", "BatchSampler", "ConcatDataset", "DataLoader", "Dataset", "DistributedSampler",
-           "FashionMNIST", "ImageFolder", "IterableDataset", "RandomSampler", "Sampler", "SequentialSampler", "Subset",
-           "SubsetRandomSampler", "TensorDataset", "WeightedRandomSampler", "default_collate", "default_convert",
-           "get_worker_info", "keys_of", "random_split", "read_image"]
+__all__ = ["ArrayDataset", "BatchSampler", "CIFAR10", "CIFAR100", "CachedDataset", "Characters", "ConcatDataset",
+           "DataLoader", "Dataset", "DistributedSampler", "FashionMNIST", "ImageFolder", "IterableDataset", "MNIST",
+           "RandomSampler", "Sampler", "SequentialSampler", "Subset", "SubsetRandomSampler", "TensorDataset",
+           "TextTokens", "WeightedRandomSampler", "augment", "default_collate", "default_convert", "get_worker_info",
+           "keys_of", "random_split", "read_image"]

@@ -1,0 +1,202 @@
+"""What the training examples have in common: options that a run goes on with, logs, curves, Ctrl-C, precision."""
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import os
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import minigrad
+from minigrad import Tensor
+from minigrad.errors import ConfigError, FormatError
+from minigrad.state import checkpoint
+from minigrad.state.mapped import atomic_file
+
+FREE = ("resume", "output", "workers", "device", "debug", "save_every", "keep", "root", "cache")
+"""Options that a resumed run may change: none of them changes a number."""
+
+
+def add_common(parser: argparse.ArgumentParser, output: str) -> None:
+    """Options of every training example."""
+    parser.add_argument("--seed", type=int, default=0, help="of weights, order and augmentation (default 0)")
+    parser.add_argument("--precision", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser.add_argument("--workers", type=int, default=0, help="processes that read samples (default 0: none)")
+    parser.add_argument("--output", default=output, help=f"folder of checkpoints, logs and curves (default {output})")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in --output, with its "
+                                                              "options")
+    parser.add_argument("--save-every", type=int, default=200, help="steps between checkpoints (default 200)")
+    parser.add_argument("--keep", type=int, default=3, help="checkpoints to keep (default 3)")
+    parser.add_argument("--device", help="CPU, CL, CL:<name> (default: MINIGRAD_DEVICE, else CPU)")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of a run: those given, of a resumed run also those that it began with, else the defaults.
+
+    A new run keeps them in options.json of its folder. Raises ConfigError where a resumed run is given others, or a new
+    one a folder that has the checkpoints of another.
+    """
+    options = parser.parse_args(arguments)
+    defaults = vars(parser.parse_args([]))
+    parser.set_defaults(**dict.fromkeys(defaults))
+    given = {name: value for name, value in vars(parser.parse_args(arguments)).items() if value is not None}
+    parser.set_defaults(**defaults)
+    path = Path(options.output) / "options.json"
+    if not options.resume:
+        if next(path.parent.glob("checkpoint-*.safetensors"), None) is not None:
+            raise ConfigError(f"{options.output}: has the checkpoints of a run; --resume goes on with it, another "
+                              "--output starts a new one")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as out:
+            out.write(json.dumps(vars(options), indent=1).encode())
+        return options
+    try:
+        begun = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise FormatError(f"{path}: expected the options of a run to go on with, found none; leave out --resume to "
+                          "start one") from None
+    for name, value in given.items():
+        if name in begun and name not in FREE and begun[name] != value:
+            raise ConfigError(f"--{name.replace('_', '-')}: expected {begun[name]}, with which the run in "
+                              f"{options.output} began, got {value}; leave it out, or start a new run in another --output")
+    return argparse.Namespace(**{**vars(options), **begun, **given})
+
+
+class Stop:
+    """A context in which Ctrl-C and SIGTERM only say that the run should end after the present step; the second Ctrl-C
+    ends it at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> Stop:
+        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+class Table:
+    """A CSV file that grows by rows, and by which a resumed run goes on: rows whose first column is `before` or more are
+    dropped when it is opened."""
+
+    def __init__(self, path: Path, columns: Sequence[str], before: int):
+        self.path, self.columns = path, list(columns)
+        kept = [row for row in read_table(path) if int(row[self.columns[0]]) < before]
+        with atomic_file(path) as out:
+            lines = [",".join(self.columns), *[",".join(row[c] for c in self.columns) for row in kept], ""]
+            out.write("\n".join(lines).encode())
+
+    def add(self, *values: float) -> None:
+        """Writes a row; floats as they are read back equal."""
+        with open(self.path, "a", encoding="utf-8") as out:
+            out.write(",".join(repr(v) for v in values) + "\n")
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """The whole rows of a CSV file; none if there is no file."""
+    if not path.is_file():
+        return []
+    with open(path, encoding="utf-8", newline="") as lines:
+        return [row for row in csv.DictReader(lines) if None not in row.values() and None not in row]
+
+
+def events(folder: Path) -> Callable[[str, float, int], None]:
+    """Writes numbers for tensorboard, if it is installed."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        from tensorboard.summary import Writer
+    except ImportError:
+        return lambda name, value, step: None
+    writer = Writer(str(folder))
+
+    def add(name: str, value: float, step: int) -> None:
+        writer.add_scalar(name, value, step)
+        writer.flush()
+
+    return add
+
+
+def curves(path: Path, panels: dict[str, dict[str, tuple[list[float], list[float]]]]) -> bool:
+    """A picture with a panel for each title, of lines by name, (x, y); False where matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    figure = Figure(figsize=(5 * len(panels), 4), layout="constrained")
+    for place, (title, lines) in enumerate(panels.items()):
+        axes = figure.add_subplot(1, len(panels), place + 1, title=title)
+        for name, (x, y) in lines.items():
+            axes.plot(x, y, label=name)
+        axes.grid(alpha=0.3)
+        axes.legend()
+    figure.savefig(path, dpi=120)
+    return True
+
+
+def smoothed(values: Sequence[float], window: int) -> list[float]:
+    """Means of each value and up to window - 1 before it."""
+    return [math.fsum(values[max(0, k - window + 1):k + 1]) / min(k + 1, window) for k in range(len(values))]
+
+
+def rate_factor(kind: str, warmup: int, total: int, least: float) -> Callable[[Tensor], Tensor]:
+    """What the learning rate is multiplied with after a count of steps: from 0 to 1 in `warmup` steps, then `kind`: to
+    `least` in a half period of the cosine (cosine) or by a tenth at 60 and 80% (step), or 1 (constant)."""
+    def factor(count: Tensor) -> Tensor:
+        up = ((count + 1) * (1 / max(warmup, 1))).minimum(1.0)
+        done = ((count - warmup) * (1 / max(total - warmup, 1))).clip(0.0, 1.0)
+        if kind == "cosine":
+            return up * (least + (1 - least) * 0.5 * (1 + (done * math.pi).cos()))
+        if kind == "step":
+            return up * (done < 0.6).where(1.0, (done < 0.8).where(0.1, 0.01))
+        return up
+
+    return factor
+
+
+def precision(name: str) -> tuple[Callable[[], AbstractContextManager[Any]], Any]:
+    """(a maker of the context that the forward pass runs in, a gradient scaler for float16 or None). Raises ConfigError
+    where this build has none."""
+    if name == "float32":
+        return nullcontext, None
+    try:
+        autocast = minigrad.autocast
+        scaler = minigrad.amp.GradScaler() if name == "float16" else None
+    except AttributeError:
+        raise ConfigError(f"--precision {name}: this build of minigrad has no autocast or GradScaler; expected "
+                          "float32") from None
+    return lambda: autocast(dtype=name), scaler
+
+
+def go_on(folder: str, objects: dict[str, Any]) -> bool:
+    """Gives objects the state of the newest whole checkpoint, and says which; False where there is none."""
+    found = checkpoint.load(folder, objects)
+    if found is None:
+        print(f"{folder}: no checkpoint yet, from the start", flush=True)
+        return False
+    for problem in found.problems:
+        print(f"passed over: {problem}", flush=True)
+    print(f"going on after step {found.step} ({found.path.name})", flush=True)
+    return True
+
+
+def finite(loss: float, step: int, folder: str) -> float:
+    """`loss`. Raises ConfigError where it is no number, with what to do."""
+    if math.isfinite(loss):
+        return loss
+    raise ConfigError(f"the loss is {loss} at step {step}; the checkpoints before it are in {folder}; try a lower --lr, "
+                      "a longer --warmup or --clip 1")
