@@ -276,7 +276,8 @@ class Trainer:
             spare = self.o.batch - len(labels)  # one shape, one capture
             if spare:
                 x, labels = x.pad((0, 0, 0, 0, 0, 0, 0, spare)), labels.pad((0, spare), value=-1)
-            found = self.measure(x.contiguous().realize(), labels.contiguous().realize()).tolist()
+                Tensor.realize(x, labels)
+            found = self.measure(x, labels).tolist()
             loss, correct = loss + found[0], correct + found[1]
         return loss / len(self.sets[part]), correct / len(self.sets[part])
 

@@ -25,6 +25,7 @@ import numpy as np
 from minigrad import random
 from minigrad.errors import FormatError
 from minigrad.state.fields import one_line
+from minigrad.state.mapped import as_tensor
 from minigrad.state.safe import elements, safe_load, safe_metadata, safe_save
 from minigrad.state.tree import get_state_dict, load_state_dict
 from minigrad.tensor import Tensor
@@ -51,13 +52,15 @@ def save(folder: str | os.PathLike, step: int, objects: Mapping[str, Any], keep:
     written (a full disk); the checkpoints before are then still there.
     """
     if step < 0 or keep < 1:
-        raise FormatError(f"[checkpoint.save] expected a step of 0 or more and at least one to keep, got {step} and {keep}")
+        raise FormatError("[checkpoint.save] expected a step of 0 or more and at least one to keep, got "
+                          f"{step} and {keep}")
     path = Path(folder) / f"checkpoint-{step:09}.safetensors"
     tensors: dict[str, Tensor] = {}
     state = {name: _packed(_state_of(value), name, tensors) for name, value in objects.items()}
     seed, _ = random.seed()
     text = json.dumps({"step": step, "random": [seed, random.counter()], "objects": state}, allow_nan=True)
-    Tensor.realize(*tensors.values())
+    if tensors:
+        Tensor.realize(*tensors.values())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         safe_save(tensors, path, {"state": text, "sha256": _digest(text, tensors)}, durable=True)
@@ -108,9 +111,13 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     tensors = safe_load(path)
     if _digest(table["state"], tensors) != table["sha256"]:
         raise FormatError(f"{path}: corrupt: its contents do not have the checksum that it states")
-    copies = {name: t.clone() for name, t in tensors.items()}
-    Tensor.realize(*copies.values())
-    return json.loads(table["state"]), copies
+    return json.loads(table["state"]), {name: _in_memory(t) for name, t in tensors.items()}
+
+
+def _in_memory(tensor: Tensor) -> Tensor:
+    """The same Tensor without the file, which may be removed."""
+    shape = tuple([int(d) for d in tensor.shape])
+    return as_tensor(elements(tensor).copy().view(tensor.dtype.np).reshape(shape), tensor.dtype)
 
 
 def _newest_first(folder: Path) -> Iterator[Path]:

@@ -115,8 +115,8 @@ def picked(x: Tensor, ys: Tensor, xs: Tensor, fill: float | None) -> Tensor:
     of the image, or for None the nearest pixel."""
     n, c, height, width = images("picked", x)
     at = as_index(ys.clip(0, height - 1)) * width + as_index(xs.clip(0, width - 1))
-    h, w = at.shape[2:]
-    at = at.expand(n, 1, h, w).reshape(n, 1, -1).expand(n, c, -1)
+    _, _, h, w = images("picked", at)
+    at = at.expand(n, 1, h, w).reshape(n, 1, h * w).expand(n, c, h * w)
     pixels = x.reshape(n, c, height * width).gather(2, at).reshape(n, c, h, w).cast(float32)
     if fill is None:
         return pixels

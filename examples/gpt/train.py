@@ -1,0 +1,248 @@
+"""Trains a GPT on the characters of a text, and lets it write.
+
+    python examples/gpt/train.py --data text.txt               # 4 layers, 128 wide, 2,000 steps
+    python examples/gpt/train.py --resume                      # goes on after a crash, bit for bit
+    python examples/gpt/train.py --output runs/gpt --sample 500 --prompt "ROMEO:"
+
+What comes out is in --output: model.safetensors, log.csv, steps.csv, curves.png, tensorboard's events (if installed),
+and checkpoints.
+"""
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm.auto import tqdm
+
+if __spec__ is None:  # run as a script: examples and minigrad are found from the repository's root
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    from examples.gpt.model import GPT, Sizes, sample
+    from examples.training import (
+        Stop,
+        Table,
+        add_common,
+        curves,
+        events,
+        finite,
+        go_on,
+        options_of,
+        precision,
+        rate_factor,
+        read_table,
+        smoothed,
+    )
+else:  # from the repository, or installed as minigrad_examples
+    from ..training import (
+        Stop,
+        Table,
+        add_common,
+        curves,
+        events,
+        finite,
+        go_on,
+        options_of,
+        precision,
+        rate_factor,
+        read_table,
+        smoothed,
+    )
+    from .model import GPT, Sizes, sample
+
+import minigrad
+from minigrad import Tensor, jit, nn
+from minigrad.cli.outcome import OneLineParser, finish
+from minigrad.data import Characters, DataLoader, RandomSampler, TextTokens
+from minigrad.errors import ConfigError, FormatError, ShapeError
+from minigrad.state import checkpoint, get_state_dict, load_state_dict, safe_load, safe_save
+from minigrad.state.safe import safe_metadata
+
+
+def parser_of_options() -> argparse.ArgumentParser:
+    parser = OneLineParser(prog="train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--data", default="input.txt", help="a text file; its last tenth is for validation (default input.txt)")
+    add("--block", type=int, default=64, help="characters seen at once (default 64)")
+    add("--layers", type=int, default=4)
+    add("--heads", type=int, default=4)
+    add("--width", type=int, default=128)
+    add("--dropout", type=float, default=0.0)
+    add("--batch", type=int, default=12)
+    add("--steps", type=int, default=2000)
+    add("--lr", type=float, default=1e-3)
+    add("--warmup", type=int, default=100, help="steps in which the rate grows (default 100)")
+    add("--weight-decay", type=float, default=0.1, help="of matrices (default 0.1)")
+    add("--clip", type=float, default=1.0, help="largest norm of all gradients (default 1, 0: none)")
+    add("--evaluate-every", type=int, default=500, help="steps between validations (default 500)")
+    add("--evaluate-batches", type=int, default=64, help="batches of a validation, the same each time (default 64)")
+    add("--sample", type=int, default=300, help="characters to write at the end, or alone from a trained model")
+    add("--prompt", default="\n", help="what it goes on from (default a new line)")
+    add("--temperature", type=float, default=0.8)
+    add("--top", type=int, default=0, help="draw from so many likeliest characters (default 0: all)")
+    add_common(parser, "runs/gpt")
+    return parser
+
+
+class Trainer:
+    """A run: its text, model, optimizer and schedule, and the captured step."""
+
+    def __init__(self, o: argparse.Namespace):
+        self.o, self.folder = o, Path(o.output)
+        minigrad.manual_seed(o.seed)
+        text = read_text(o.data)
+        self.vocabulary = Characters(text)
+        tokens = self.vocabulary.encode(text)
+        cut = len(tokens) * 9 // 10
+        try:
+            training, held = TextTokens(tokens[:cut], o.block), TextTokens(tokens[cut:], o.block)
+        except ShapeError as error:
+            raise ConfigError(f"--data: the text is too short for --block {o.block}: {error}") from None
+        order = RandomSampler(training, replacement=True, num_samples=o.steps * o.batch)
+        self.loader = DataLoader(training, o.batch, sampler=order, num_workers=o.workers, generator=o.seed)
+        count = o.evaluate_batches * o.batch
+        self.held = DataLoader(held, o.batch, sampler=RandomSampler(held, replacement=True, num_samples=count,
+                                                                    generator=1))
+        self.sizes = Sizes(len(self.vocabulary), o.block, o.layers, o.heads, o.width, o.dropout)
+        self.model = GPT(self.sizes)
+        self.autocast, self.scaler = precision(o.precision)
+        parameters = list(self.model.parameters())
+        self.optimizer: Any = nn.optim.AdamW(
+            [{"params": [p for p in parameters if p.ndim > 1], "weight_decay": o.weight_decay},
+             {"params": [p for p in parameters if p.ndim == 1], "weight_decay": 0.0}], lr=o.lr, betas=(0.9, 0.99))
+        self.schedule = nn.optim.lr_scheduler.LambdaLR(self.optimizer, rate_factor("cosine", o.warmup, o.steps, 0.1))
+        self.progress: dict[str, Any] = {"step": 0, "seconds": 0.0, "waited": 0.0}
+        self.objects = {"model": self.model, "optimizer": self.optimizer, "schedule": self.schedule,
+                        "loader": self.loader, "progress": self.progress,
+                        **({} if self.scaler is None else {"scaler": self.scaler})}
+        self.step, self.measure = jit(self._step), jit(self._measure)
+
+    def _loss(self, x: Tensor, y: Tensor) -> Tensor:
+        with self.autocast():
+            logits = self.model(x)
+        return logits.float().reshape(-1, self.sizes.vocabulary).cross_entropy(y.reshape(-1))
+
+    def _step(self, x: Tensor, y: Tensor) -> Tensor:
+        with Tensor.train():
+            loss = self._loss(x, y)
+            (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        if self.o.clip:
+            nn.utils.clip_grad_norm_(self.optimizer.params, self.o.clip)
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        self.schedule.step()
+        self.optimizer.zero_grad()
+        return loss.detach()
+
+    def _measure(self, x: Tensor, y: Tensor) -> Tensor:
+        with Tensor.train(False), Tensor.no_grad():
+            return self._loss(x, y)
+
+    def validation(self) -> float:
+        """The mean loss of the same batches each time."""
+        self.held.set_epoch(0)
+        return float(np.mean([self.measure(x, y).item() for x, y in self.held]))
+
+    def train(self) -> int:
+        """All steps, or what is left of them; 130 where somebody stopped it."""
+        o, p = self.o, self.progress
+        if not (o.resume and go_on(o.output, self.objects)):
+            checkpoint.save(self.folder, 0, self.objects, o.keep)
+        self.log = Table(self.folder / "log.csv", ("step", "validation_loss", "seconds"), p["step"] + 1)
+        self.losses = Table(self.folder / "steps.csv", ("step", "loss"), p["step"])
+        self.event = events(self.folder)
+        with Stop() as stop, tqdm(total=o.steps, initial=p["step"], disable=None, leave=False, unit="step") as bar:
+            started, before = time.perf_counter(), dict(p)
+            for x, y in self.loader if p["step"] < o.steps else ():
+                loss = finite(self.step(x, y).item(), p["step"], o.output)
+                self.losses.add(p["step"], loss)
+                p["step"] += 1
+                bar.update()
+                bar.set_postfix_str(f"loss {loss:.4f}")
+                due = p["step"] % o.evaluate_every == 0 or p["step"] == o.steps
+                if due:
+                    p["seconds"] = before["seconds"] + time.perf_counter() - started
+                    p["waited"] = before["waited"] + self.loader.waited
+                    self.report(loss)
+                    started, before = time.perf_counter(), {**p, "waited": p["waited"] - self.loader.waited}
+                if due or stop.asked or p["step"] % o.save_every == 0:
+                    checkpoint.save(self.folder, p["step"], self.objects, o.keep)
+                if stop.asked and p["step"] < o.steps:
+                    print(f"stopped after step {p['step']}; --resume goes on", flush=True)
+                    return 130
+        self.finish()
+        return 0
+
+    def report(self, loss: float) -> None:
+        p, found = self.progress, self.validation()
+        self.log.add(p["step"], found, p["seconds"])
+        self.event("train/loss", loss, p["step"])
+        self.event("validation/loss", found, p["step"])
+        print(f"step {p['step']}: loss {loss:.4f}, validation loss {found:.4f}; {p['seconds']:.1f} s of training, "
+              f"{p['waited'] / p['seconds']:.1%} of it waiting for data", flush=True)
+
+    def finish(self) -> None:
+        """The weights in a file of their own, the curves, and a sample."""
+        facts = {"sizes": dataclasses.asdict(self.sizes), "characters": self.vocabulary.characters}
+        safe_save(get_state_dict(self.model), self.folder / "model.safetensors", {"minigrad": json.dumps(facts)},
+                  durable=True)
+        rows, steps = read_table(self.folder / "log.csv"), read_table(self.folder / "steps.csv")
+        curves(self.folder / "curves.png", {"loss": {
+            "training": ([float(r["step"]) for r in steps], smoothed([float(r["loss"]) for r in steps], 50)),
+            "validation": ([float(r["step"]) for r in rows], [float(r["validation_loss"]) for r in rows])}})
+        print(f"weights in {self.folder / 'model.safetensors'}", flush=True)
+        write(self.model, self.vocabulary, self.o)
+
+
+def read_text(path: str) -> str:
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (error.strerror or "").lower() if isinstance(error, OSError) else "no UTF-8"
+        raise FormatError(f"{path}: cannot read it: {reason}; expected a text file") from None
+
+
+def write(model: GPT, vocabulary: Characters, o: argparse.Namespace) -> None:
+    """Prints a sample."""
+    if o.sample:
+        start = [int(t) for t in vocabulary.encode(o.prompt)]
+        print(vocabulary.decode(sample(model, start, o.sample, o.temperature, o.top, o.seed)), flush=True)
+
+
+def trained(path: Path) -> tuple[GPT, Characters]:
+    """The model and the vocabulary in a file that a run left."""
+    try:
+        facts = json.loads(safe_metadata(path)["minigrad"])
+        model, vocabulary = GPT(Sizes(**facts["sizes"])), Characters(facts["characters"])
+    except (KeyError, TypeError, ValueError):
+        raise FormatError(f"{path}: expected the model of a run of this program, got another file") from None
+    load_state_dict(model, safe_load(path))
+    return model, vocabulary
+
+
+def run(arguments: list[str]) -> int:
+    parser = parser_of_options()
+    asked = parser.parse_args(arguments)
+    with minigrad.config(**({"device": asked.device} if asked.device else {})):
+        path = Path(asked.output) / "model.safetensors"
+        if path.is_file() and not asked.resume:
+            write(*trained(path), asked)
+            return 0
+        return Trainer(options_of(parser, arguments)).train()
+
+
+def main() -> int:
+    return finish("train", "--debug" in sys.argv, lambda: run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
