@@ -5,7 +5,7 @@ is deterministic and results are used soon after they were made.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 LOOK_AHEAD = 64
@@ -88,3 +88,17 @@ def depth_first(needs: Sequence[set[int]], wanted: list[int]) -> list[int]:
                 stack.append((g, True))
                 stack += [(d, False) for d in sorted(needs[g]) if d not in done]
     return order
+
+
+def reaches(needs: Sequence[set[int]], starts: Iterable[int], goal: int) -> bool:
+    """True where any of `starts` needs `goal`, directly or not. `needs[g]` is what `g` needs directly."""
+    seen: set[int] = set()
+    stack = list(starts)
+    while stack:
+        g = stack.pop()
+        if g == goal:
+            return True
+        if g not in seen:
+            seen.add(g)
+            stack.extend(needs[g])
+    return False

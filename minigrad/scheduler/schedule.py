@@ -16,11 +16,11 @@ from minigrad.errors import InternalError, present
 from minigrad.expr import Index, product
 from minigrad.ops import storage
 from minigrad.ops.node import Node, apply
-from minigrad.ops.op import Elementwise, Scan
+from minigrad.ops.op import Scan
 from minigrad.scheduler.expand import Expanded, expand_graph
 from minigrad.scheduler.figures import kernel_flops, kernel_name
 from minigrad.scheduler.fusion import fuse
-from minigrad.scheduler.graph import Graph, bytes_of, numel, resolve
+from minigrad.scheduler.graph import Graph, bytes_of, resolve
 from minigrad.scheduler.groups import ATTENTIONS, Again, Fusion, peeled
 from minigrad.scheduler.in_place import LEAST_BYTES, stored_over_operand
 from minigrad.scheduler.loop import lower_loop, suits_loop
@@ -34,7 +34,7 @@ from minigrad.scheduler.merge import (
     merge_loops,
     merge_siblings,
 )
-from minigrad.scheduler.order import lean_order, timed_order
+from minigrad.scheduler.order import lean_order, reaches, timed_order
 from minigrad.scheduler.recompute import Recomputed, Timed, recompute
 from minigrad.scheduler.tails import merge_tails
 from minigrad.target import Target
@@ -204,7 +204,7 @@ class Scheduler:
                 target = self.updated(k)
                 after = self.readers.get(target, set()) - {g}
                 if target in overwritten or not self.may_update(target) or self.puts_itself(k, target) or \
-                        (g in needed and self.reach(needs, after, g)):
+                        (g in needed and reaches(needs, after, g)):
                     continue
                 overwritten.add(target)
                 self.in_place.add(k)
@@ -231,19 +231,6 @@ class Scheduler:
         if self.graph.leaf[target] and target not in self.donatable:
             return False
         return target not in self.kept
-
-    def reach(self, needs: list[set[int]], starts: set[int], goal: int) -> bool:
-        """True where any of `starts` needs `goal`, directly or not."""
-        seen: set[int] = set()
-        stack = list(starts)
-        while stack:
-            g = stack.pop()
-            if g == goal:
-                return True
-            if g not in seen:
-                seen.add(g)
-                stack.extend(needs[g])
-        return False
 
     # ---- slots ----
 
