@@ -16,7 +16,7 @@ from minigrad.aot.layout import Layout, layout_of
 from minigrad.capture.graphs import graph_of_call
 from minigrad.config import current
 from minigrad.engine.compiled import collector_paused
-from minigrad.errors import MinigradError
+from minigrad.errors import MinigradError, quantity
 from minigrad.runtime.object_code import ObjectCode
 from minigrad.runtime.registry import get_device
 
@@ -25,8 +25,8 @@ LINKERS = "cc", "gcc", "clang", "ld", "ld.lld"
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What `export` wrote into `folder`: bytes of the weights and of the program's own memory, its kernels and how
-    often a run calls one, and whether there is a shared library, for which a linker has to be there."""
+    """The result of `export`, which wrote into `folder`: bytes of the weights and of the program's own memory, its
+    kernels and how often a run calls one, and whether there is a shared library, which a linker has to make."""
 
     folder: Path
     name: str
@@ -38,8 +38,8 @@ class Exported:
 
     def __str__(self) -> str:
         library = f"lib{self.name}.so" if self.linked else f"no lib{self.name}.so: none of {', '.join(LINKERS)} is here"
-        return (f"{self.folder}: {self.kernels} kernels, {self.calls} calls of them in a run, {self.weights_bytes} "
-                f"bytes of weights, {self.memory_bytes} of memory, {library}")
+        return (f"{self.folder}: {quantity(self.kernels, 'kernel')}, {quantity(self.calls, 'call')} of them in a run, "
+                f"{quantity(self.weights_bytes, 'byte')} of weights, {self.memory_bytes} of memory, {library}")
 
 
 def export(f: Callable[..., Any], *inputs: Any, folder: str | Path, name: str = "program", names: Iterable[str] = (),
@@ -79,7 +79,7 @@ def _write_weights(path: Path, layout: Layout) -> None:
             if data.nbytes:
                 buffer.device.copy_out(buffer, data)
             file.seek(offset)
-            file.write(data)
+            file.write(data.data)
         file.truncate(layout.weights_bytes)
 
 

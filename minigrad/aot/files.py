@@ -36,7 +36,7 @@ def header(name: str, layout: Layout, level: str, triple: str) -> str:
               for k, (n, node) in enumerate(call.inputs.items())]
     numbers = [f"int64_t {n}" for n in call.variables]
     outputs = [f"{c_type(node.dtype)} *{n}" for n, node in call.outputs.items()]
-    state = sum([c.nbytes for c in layout.reset if isinstance(c.nbytes, int)]) if layout.reset else 0
+    state = sum([bounds(c.nbytes)[1] for c in layout.reset])
     values = {
         "NAME": name, "UPPER": upper, "TARGET": f"{level}, {triple}", "WEIGHTS_BYTES": layout.weights_bytes,
         "MEMORY_BYTES": layout.memory_bytes, "STATE_BYTES": state,

@@ -77,16 +77,16 @@ class Layout:
     call: CallGraph
     programs: list[Program] = field(default_factory=list)
     once: list[Step] = field(default_factory=list)
-    reset: list[Step] = field(default_factory=list)
+    reset: list[Copy] = field(default_factory=list)
     run: list[Step] = field(default_factory=list)
     weights: list[tuple[int, Any]] = field(default_factory=list)
     weights_bytes: int = 0
     memory_bytes: int = COUNTER_BYTES
     scratch: int = 0
-    """Where in the memory kernels have their scratch."""
+    """The offset in the memory of the kernels' scratch."""
 
     def calls(self) -> int:
-        """How often a run calls a kernel."""
+        """The number of times that a run calls a kernel."""
         return sum([isinstance(step, Call) for step in self.run])
 
 
@@ -99,7 +99,7 @@ def layout_of(call: CallGraph, device: ObjectCode) -> Layout:
 
 
 Places = dict[int, Place]
-"""Where slots lie, or leaves."""
+"""The places of slots, or of leaves."""
 
 
 class _Maker:
@@ -224,7 +224,7 @@ class _Maker:
         return place
 
     def _weight(self, node: Node) -> Place:
-        """Where the bytes of a realized Node lie in the weights."""
+        """The place in the weights of the bytes of a realized Node."""
         buffer, layout = node.storage, self.layout
         key = memory_of(buffer)
         if key not in self._stored:

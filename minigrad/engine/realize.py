@@ -21,8 +21,7 @@ _working = free_in_children(RLock())
 
 
 def realize(nodes: list[Node]) -> None:
-    """Computes `nodes` together and sets their storage. Nodes of several devices run device by device. They stay lazy
-    while somebody only wants their graph (`observe.only_graphs`)."""
+    """Computes `nodes` together, device by device, and sets their storage, unless somebody only wants their graph."""
     if dry_runs and dry_runs[-1].only_graphs:
         return
     with _working:

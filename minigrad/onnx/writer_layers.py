@@ -138,7 +138,7 @@ def _conv_gradient_x(w: Writer, node: Node) -> str:
 
 
 def _beyond(positions: Sequence[Index], lengths: Sequence[Index], kernel: Sequence[Index], steps: P.Steps) -> list[int]:
-    """How much longer each axis is than a transposed convolution makes it."""
+    """The elements that each axis is longer than a transposed convolution makes it."""
     return [int(n - ((o - 1) * s + d * (k - 1) + 1 - lo - hi)) for n, o, k, s, d, (lo, hi) in
             zip(lengths, positions, kernel, *steps, strict=True)]
 

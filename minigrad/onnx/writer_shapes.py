@@ -99,7 +99,7 @@ def window(w: Writer, node: Node) -> str:
     for n, axis in enumerate(p["axes"]):
         length, (lo, hi), kernel = node.inputs[0].shape[axis], p["padding"][n], p["kernel"][n]
         if not isinstance(length, int):
-            raise refuse(f"[onnx] writing windows along an axis of {length} elements", "axes of known sizes")
+            raise refuse(f"[onnx] writing windows along an axis of size {length}", "axes of known sizes")
         pads: list[tuple[Index, Index]] = [(0, 0)] * (rank + n)
         pads[axis] = max(lo, 0), max(hi, 0)
         if pads[axis] != (0, 0):
@@ -119,7 +119,7 @@ def unwindow(w: Writer, node: Node) -> str:
         axis, (lo, _), length = p["axes"][n], p["padding"][n], p["lengths"][n]
         positions, kernel = shape[axis], shape.pop()
         if not isinstance(positions, int) or not isinstance(kernel, int) or not isinstance(length, int):
-            raise refuse(f"[onnx] writing windows along an axis of {length} elements", "axes of known sizes")
+            raise refuse(f"[onnx] writing windows along an axis of size {length}", "axes of known sizes")
         at = (np.arange(positions)[:, None] * p["stride"][n] + np.arange(kernel) * p["dilation"][n] - lo).ravel()
         inside = np.flatnonzero((at >= 0) & (at < length))
         rest = [a for a in range(len(shape)) if a != axis]
@@ -205,8 +205,8 @@ def _assigned(w: Writer, target: str, shape: tuple[Index, ...], value: str, leng
 
 SHAPES: dict[Op, Rule] = {
     S.CONST: _const, S.SCALAR: _random, S.IOTA: _iota, S.COPY: _same, S.CONTIGUOUS: _same, S.DETACH: _same,
-    S.SAME: _same, S.ASSIGN: _assign, GATHER: _gather, SCATTER: _scatter, M.EXPAND: _expand, M.FLIP: _flip, M.SLICE: _slice,
-    M.PAD: _pad, M.WINDOW: window, M.UNWINDOW: unwindow,
+    S.SAME: _same, S.ASSIGN: _assign, GATHER: _gather, SCATTER: _scatter, M.EXPAND: _expand, M.FLIP: _flip,
+    M.SLICE: _slice, M.PAD: _pad, M.WINDOW: window, M.UNWINDOW: unwindow,
     M.RESHAPE: lambda w, node: w.reshape(w.of(node), node.shape),
     M.PERMUTE: lambda w, node: w.transpose(w.of(node), node.params["order"]),
 }
