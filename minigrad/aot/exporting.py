@@ -39,7 +39,7 @@ class Exported:
     def __str__(self) -> str:
         library = f"lib{self.name}.so" if self.linked else f"no lib{self.name}.so: none of {', '.join(LINKERS)} is here"
         return (f"{self.folder}: {quantity(self.kernels, 'kernel')}, {quantity(self.calls, 'call')} of them in a run, "
-                f"{quantity(self.weights_bytes, 'byte')} of weights, {self.memory_bytes} of memory, {library}")
+                f"{self.weights_bytes} bytes of weights, {self.memory_bytes} of memory, {library}")
 
 
 def export(f: Callable[..., Any], *inputs: Any, folder: str | Path, name: str = "program", names: Iterable[str] = (),
