@@ -226,7 +226,7 @@ def test_efficientnet_in_c(tmp_path: Path) -> None:
     for name, tensor in nn.state.get_state_dict(model).items():  # so that activations do not vanish
         if name.endswith("norm.weight"):
             tensor.assign(Tensor(rng.uniform(1, 2.5, tensor.numpy().shape).astype(np.float32)))
-    model.classifier.bias.assign(Tensor(np.zeros(1000, np.float32)))
+    nn.state.get_state_dict(model)["classifier.bias"].assign(Tensor(np.zeros(1000, np.float32)))
     image = floats(1, 3, 64, 64)
     with Tensor.train(False):
         export(model, Tensor(image), folder=tmp_path, name="efficientnet", names=["image"], outputs=["logits"])

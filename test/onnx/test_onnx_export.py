@@ -238,7 +238,7 @@ def test_efficientnet(monkeypatch: pytest.MonkeyPatch) -> None:
             tensor.assign(Tensor(rng.uniform(1, 2.5, tensor.numpy().shape).astype(np.float32)))
         elif name.endswith("running_mean"):
             tensor.assign(Tensor(rng.uniform(-0.2, 0.2, tensor.numpy().shape).astype(np.float32)))
-    model.classifier.bias.assign(Tensor(np.zeros(1000, np.float32)))
+    nn.state.get_state_dict(model)["classifier.bias"].assign(Tensor(np.zeros(1000, np.float32)))
     image = Tensor(rng.standard_normal((1, 3, 64, 64)).astype(np.float32)).realize()
     with Tensor.train(False):
         written = export(model, image, outputs=["logits"])
