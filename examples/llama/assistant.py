@@ -99,7 +99,7 @@ class Assistant:
         self.given: dict[str, list[int]] = {}  # the tokens of answers, so that they are not fed again as other ones
 
     def _speculation(self, named: Path | None) -> Speculation | None:
-        """What guesses tokens: a smaller model, if one is named, or else the text so far."""
+        """Returns what guesses tokens: the smaller model in `named`, or the text so far; None where nothing does."""
         recurrent = self.session.model.recurrent
         if named is None:
             return None if self.options.no_speculation or recurrent else Speculation(PromptLookup())

@@ -459,14 +459,15 @@ class MixtureOfExperts:
         """x [n, 1 or used, columns] times the matrices of the experts `chosen` [n, used]: [n, used, rows]."""
         (weight, biases), n, used = part, chosen.shape[0], self.experts.used
         together = self.experts.count // used  # tokens whose experts are no more than there are
-        if isinstance(weight, QuantizedTensor) and n > together:
-            return Tensor.cat(*[self.product(x[start:start + together], part, chosen[start:start + together])
-                                for start in range(0, n, together)])
-        if isinstance(weight, QuantizedTensor):
+        if isinstance(weight, QuantizedTensor) and isinstance(n, int):
+            if n > together:
+                return Tensor.cat(*[self.product(x[start:start + together], part, chosen[start:start + together])
+                                    for start in range(0, n, together)])
             each = x.expand(n, used, x.shape[2]).reshape(n * used, 1, -1)
             found = weight.pick(chosen.reshape(-1)).linear(each).reshape(n, used, -1)
         else:
-            found = (weight[chosen] * x.unsqueeze(2)).sum(-1)
+            values = weight.dequantize() if isinstance(weight, QuantizedTensor) else weight
+            found = (values[chosen] * x.unsqueeze(2)).sum(-1)
         return biased(found, None if biases is None else biases[chosen])
 
     def unread(self) -> float:

@@ -110,8 +110,8 @@ class _Reader:
 
     def types(self, schema: dict[str, Any], where: str) -> list[str]:
         """The types that a value may have: those named, or those of which something is said, or all."""
-        named = schema.get("type")
-        kinds = named if isinstance(named, list) else [named] if "type" in schema else [
+        named: Any = schema.get("type")
+        kinds: list[Any] = named if isinstance(named, list) else [named] if "type" in schema else [
             kind for kind, keys in _BY_TYPE.items() if any([key in schema for key in keys])] or list(_BY_TYPE)
         for kind in kinds:
             if not isinstance(kind, str) or kind not in _BY_TYPE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -179,11 +180,11 @@ def read_conversation(folder: Path) -> None:
 
 
 FAMILIES: dict[str, Callable[[], Sample]] = {
-    **{f"{name} in gguf": lambda name=name: gguf_sample(name) for name in NAMES},
-    **{f"{name} in a folder": lambda name=name: folder_sample(name) for name in NAMES}}
+    **{f"{name} in gguf": partial(gguf_sample, name) for name in NAMES},
+    **{f"{name} in a folder": partial(folder_sample, name) for name in NAMES}}
 TEXTS: dict[str, Callable[[], Sample]] = {
-    "a template of ChatML": lambda: template_sample(CHATML),
-    **{f"a template with {name}": lambda source=source: template_sample(source) for name, source in TEMPLATES.items()},
+    "a template of ChatML": partial(template_sample, CHATML),
+    **{f"a template with {name}": partial(template_sample, source) for name, source in TEMPLATES.items()},
     "a schema": schema_sample, "a conversation": conversation_sample}
 READERS: dict[str, Callable[[Path], None]] = {
     **{name: read_template for name in TEXTS if "template" in name},
