@@ -135,7 +135,8 @@ TABLE: dict[str, Operator] = {
         "sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan asinh "
         "acosh atanh erf erfc erfinv sigmoid lgamma digamma silu mish").split()},
     "round": rounded,
-    "sign": unary(lambda x: (x != x).where(0, x.sign())), "logical_not": unary(lambda x: x == 0), "square": unary(lambda x: x * x),
+    "sign": unary(lambda x: (x != x).where(0, x.sign())), "logical_not": unary(lambda x: x == 0),
+    "square": unary(lambda x: x * x),
     "add": add, "sub": subtract, "mul": multiply, "div": divide, "pow": power, "clamp": clamp, "where": where,
     "clamp_min": lambda n, x, low: clamp(n, x, low), "clamp_max": lambda n, x, high: clamp(n, x, None, high),
     "rsub": lambda n, x, y, alpha=1: subtract(n, y, x, alpha=alpha),

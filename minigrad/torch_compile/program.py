@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
 from minigrad import Tensor
 from minigrad.dtype import DType
@@ -84,7 +85,7 @@ def hint(size: Any) -> int:
 
 def value_of(node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """The value of a node for the values of its arguments: Tensors, lists of them, and numbers."""
-    if isinstance(node.target, torch._ops.OpOverload):
+    if isinstance(node.target, OpOverload):
         if name_of(node.target) in ("sym_size.int", "sym_numel.default"):
             return args[0].shape[args[1]] if len(args) > 1 else args[0].numel()
         found = operator_of(node.target)

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
 from minigrad import Tensor, dtypes, random
 from minigrad.dtype import DType
@@ -17,7 +18,7 @@ from minigrad.torch_compile.table import name_of, operator_of
 def refusal(node: fx.Node) -> str | None:
     """The reason for which torch has to run a node; None where minigrad does. Nothing is computed."""
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return None if _is_number(node.meta.get("val")) else "is no operator of ATen"
     if name_of(target) in ("sym_size.int", "sym_numel.default"):
         return None
