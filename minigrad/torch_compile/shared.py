@@ -31,8 +31,8 @@ class _Known(NamedTuple):
 
     def fits(self, t: Any) -> bool:
         """True for the tensor that this was made of, while it is as it was."""
-        return self.of() is t and self.address == t.data_ptr() and self.dtype is t.dtype and \
-            self.shape == t.shape and (self.shared.order is None) is t.is_contiguous()
+        return self.address == t.data_ptr() and self.dtype is t.dtype and self.shape == t.shape and \
+            (self.shared.order is None) is t.is_contiguous() and self.of() is t
 
 
 _known: dict[int, _Known] = {}
