@@ -89,7 +89,7 @@ def recurrent(n: Node, op: str, W: Any = None, R: Any = None, product: Product =
     W, R = n.tensor(1) if W is None else W, n.tensor(2) if R is None else R
     batch_first = n.attribute("layout", 0)
     X = X.transpose(0, 1) if batch_first else X
-    (T, N, _), directions, size = X.shape, n.values[1].shape[0], n.attribute("hidden_size", R[0].shape[-1])
+    (T, N, _), directions, size = X.shape, n.tensor(1).shape[0], n.attribute("hidden_size", R[0].shape[-1])
     gates, step = STEPS[op]
     first = [n.tensor(5, None), n.tensor(6, None)] if op == "LSTM" else [n.tensor(5, None)]
     first = [s if s is None or not batch_first else s.transpose(0, 1) for s in first]

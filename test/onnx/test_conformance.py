@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from support.onnx_conformance import cases, outcome  # noqa: E402
 
 from minigrad import Tensor, dtypes  # noqa: E402
+from minigrad.engine.stats import stats  # noqa: E402
 from minigrad.onnx import Invalid, OnnxModel, Unsupported  # noqa: E402
 
 # Rounded after each step in the type by the package, once by us, or zero but for rounding.
@@ -87,6 +88,20 @@ def test_a_branch_that_a_fed_number_takes_is_captured_for_each() -> None:
         expected = -x if which else np.maximum(x, 0)
         np.testing.assert_array_equal(model({"x": x, "which": np.array(which)})["y"].numpy(), expected)
     assert model.why_eager is None and model.captures == 2
+
+
+def test_a_fed_number_is_not_computed_and_a_known_exponent_multiplies() -> None:
+    value = helper.make_tensor_value_info("by", TensorProto.FLOAT, [])
+    proto = layer([helper.make_node("Constant", [], ["two"], value_float=2.0),
+                   helper.make_node("Mul", ["x", "by"], ["z"]), helper.make_node("Pow", ["z", "two"], ["y"])])
+    proto.graph.input.append(value)
+    model, x = OnnxModel(proto), np.array([[1.1, -0.3, 3e20]], np.float32)
+    for by in (3.0, -0.7, 0.1, 5.0):
+        before = stats.launches
+        got = model({"x": x, "by": np.float32(by)})["y"].numpy()
+        with np.errstate(over="ignore"):
+            np.testing.assert_array_equal(got, (x * np.float32(by)) * (x * np.float32(by)))
+    assert stats.launches - before == 1 and model.captures == 1
 
 
 def _whole(x: Any) -> tuple[Any, Any]:
