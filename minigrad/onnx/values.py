@@ -98,7 +98,7 @@ def from_array(array: np.ndarray, device: str | None) -> Tensor | Narrow:
 
 def in_memory(array: np.ndarray, device: str | None) -> Tensor | Narrow:
     """A Tensor of an array's numbers that a replay can be given: one number lies in memory, too."""
-    if array.size == 1 and array.dtype.kind in "biuf" and array.dtype != ml_dtypes.bfloat16:
+    if array.size == 1 and array.dtype.kind in "biuf" and array.dtype.isbuiltin == 1:
         return Tensor(array, device=device)
     return from_array(array, device)
 
