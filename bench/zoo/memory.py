@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,7 @@ def main(side: str, name: str, dtype: str, threads: int, tiny: bool, file: str) 
             del state
             return _measure(before, call)
     if side == "onnxruntime":
-        import onnxruntime  # noqa: F401  (loaded before anything is counted)
-
+        import_module("onnxruntime")  # loaded before anything is counted
         before = resident("VmRSS")
         return _measure(before, sides.onnxruntime_call(file, arrays, threads, spin=False))
     import torch

@@ -4,6 +4,8 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable, Mapping
+from copy import deepcopy
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -90,7 +92,7 @@ def torch_call(module: Any, inputs: list[Any], compiled: bool = False, channels_
     import torch
 
     if channels_last:
-        module = module.to(memory_format=torch.channels_last)
+        module = deepcopy(module).to(memory_format=torch.channels_last)
         inputs = [x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x for x in inputs]
     forward = torch.compile(module) if compiled else module
 
@@ -114,8 +116,7 @@ def exported(module: Any, inputs: list[Any]) -> bytes:
 
 def onnxruntime_call(model: bytes | str, arrays: Inputs, threads: int, spin: bool) -> Callable[[], Any]:
     """A session of the model, or of the file at a path."""
-    import onnxruntime
-
+    onnxruntime: Any = import_module("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spin)))

@@ -46,7 +46,7 @@ class EncoderLayer(nn.Module):
         self.fc1, self.fc2 = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
         self.final_layer_norm = nn.LayerNorm(hidden)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
         x = x + self.self_attn(self.self_attn_layer_norm(x))
         return self.perceptron(x)
 
@@ -61,7 +61,7 @@ class DecoderLayer(EncoderLayer):
         super().__init__(hidden, heads)
         self.encoder_attn, self.encoder_attn_layer_norm = Attention(hidden, heads), nn.LayerNorm(hidden)
 
-    def forward(self, x: Tensor, rows: Tensor) -> Tensor:
+    def forward(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
         x = x + self.self_attn(self.self_attn_layer_norm(x), causal=True)
         x = x + self.encoder_attn(self.encoder_attn_layer_norm(x), rows)
         return self.perceptron(x)

@@ -3,7 +3,9 @@ round trip of a photo."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from minigrad.nn.state import get_state_dict, load_state_dict
 
 BESIDE_TORCH = sorted({entry.torch: name for name, entry in MODELS.items() if entry.shared}.values())
 
-PUBLISHED = {
+PUBLISHED: dict[str, tuple[Callable[[], Any], int]] = {
     "resnet18": (resnet.resnet18, 11_689_512),
     "resnet50": (resnet.resnet50, 25_557_032),
     "mobilenetv2": (mobilenet.MobileNetV2, 3_504_872),
