@@ -129,7 +129,11 @@ class Captures:
         """Runs the function itself."""
         if self.budget and current().memory != self.budget:
             with config(memory=self.budget):
-                return self._run(args, kwargs)
+                result = self._run(args, kwargs)
+                found = tensors_in(result)
+                if found:
+                    Tensor.realize(*found)
+                return result
         return self.function(*args, **kwargs) if self._owner is None else self.function(self._owner(), *args, **kwargs)
 
     @property

@@ -42,10 +42,12 @@ class Group:
 @dataclass(slots=True)
 class Again:
     """`times` say when Nodes are to be computed, by the place of their kernels in order; `copies` are those that are
-    computed again (recompute.py)."""
+    computed again (recompute.py). `roots` are materialised, as they were before: kernels stay what they were, to the
+    order of their sums."""
 
     times: dict[Node, float]
     copies: set[Node]
+    roots: set[Node]
 
 
 @dataclass(slots=True)

@@ -279,10 +279,11 @@ class Model:
                 made = apply(node.op, *inputs, device=node.device if away else None, **node.params)
             late.append(made)
             origin.setdefault(made, k)
+        roots = {n for k in group_of for n in (graph.nodes[k], late[k])}
         plain = build_graph([self._target(k, late, time_of) for k in graph.targets])
         times = self._times(plain, origin, copies, time_of)
         back = [before.back[origin[n]] for n in plain.nodes]
-        return Recomputed(plain, back, Again(times, copies), values=before.values + len(chosen))
+        return Recomputed(plain, back, Again(times, copies, roots), values=before.values + len(chosen))
 
     def _target(self, k: int, late: Sequence[Node], time_of: dict[int, float]) -> Node:
         below = k

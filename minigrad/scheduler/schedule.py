@@ -147,7 +147,8 @@ def _scheduled(graph: Graph, donatable: frozenset[int], target: Target) -> Gener
 
 def _fused(graph: Graph, target: Target, again: Again | None = None) -> Fusion:
     """The fusion groups of a graph without composites. What is computed `again` does not join what ran long before."""
-    state = fuse(graph, set(), target, again)
+    roots = set() if again is None else {k for k, n in enumerate(graph.nodes) if n in again.roots}
+    state = fuse(graph, roots, target, again)
     merger = Merger(state)
     merge_attentions(state, merger)
     merge_loops(state, merger)
