@@ -23,7 +23,7 @@ from minigrad import Tensor, jit, nn
 from minigrad.nn.state import get_parameters
 
 VARIANTS = ("plain", "half", "bfloat16", "float16", "bfloat16+half")
-ROUNDS = 12
+ROUNDS = 8
 VOCABULARY, WIDTH, HEADS, LAYERS = 65, 128, 4, 4
 
 

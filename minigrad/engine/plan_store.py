@@ -25,7 +25,8 @@ from minigrad.program import Link, NotStored, Program
 from minigrad.runtime import disk_cache
 from minigrad.runtime.device import Device
 from minigrad.scheduler.memory import Arena
-from minigrad.scheduler.schedule import Recomputation, Schedule, Slot
+from minigrad.scheduler.recompute import Recomputation
+from minigrad.scheduler.schedule import Schedule, Slot
 
 KIND = "plan"
 _LANGUAGES = ("llvm", "opencl")

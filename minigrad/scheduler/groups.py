@@ -55,7 +55,7 @@ class Fusion:
     """The state and result of the pass: `group_of[k]` for materialised nodes, `inside[k]` the fusion groups that
     compute k.
 
-    `apart` are sums that no kernel finishes (`rows.finished_singly`); `varying` and `work` are by node, `cones`,
+    `unfinished` are sums that no kernel finishes (`rows.finished_singly`); `varying` and `work` are by node, `cones`,
     `reads`, `contractions`, `evaluations` and `scattered` memos of `cost.cone`, `operand_accesses`, `is_contraction`,
     `cost.count_evaluations` and `windows.is_scattered`. `again`: where values are computed again.
     """
@@ -65,7 +65,7 @@ class Fusion:
     groups: list[Group] = field(default_factory=list)
     group_of: dict[int, int] = field(default_factory=dict)
     inside: dict[int, set[int]] = field(default_factory=dict)
-    apart: set[int] = field(default_factory=set)
+    unfinished: set[int] = field(default_factory=set)
     varying: list[tuple[bool, ...]] = field(default_factory=list)
     work: list[float] = field(default_factory=list)
     cones: dict[int, tuple[float, list[int]]] = field(default_factory=dict)

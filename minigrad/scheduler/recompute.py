@@ -48,6 +48,17 @@ class Timed:
     in_place: set[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Recomputation:
+    """What a budget of memory led to: as many `values` are computed again, which adds the share `work` to the
+    arithmetic; the bytes at the peak `before` and `after`."""
+
+    values: int
+    work: float
+    before: int
+    after: int
+
+
 @dataclass(slots=True)
 class Recomputed:
     """A graph in which as many `values` are computed `again`. `back` are positions in the graph that it came from;

@@ -84,7 +84,7 @@ def finished_singly(state: Fusion, k: int, group: Group, at: tuple[Index, ...]) 
     saved = launch + 2 * graph.sizes[k] / bandwidth
     if extra <= saved or not lies_along_sum(state, k, at):
         return None
-    state.apart.add(k)
+    state.unfinished.add(k)
     return f"computing what follows singly costs {extra * 1e6:.0f} us, keeping it {saved * 1e6:.0f} us"
 
 

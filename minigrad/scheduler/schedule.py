@@ -35,7 +35,7 @@ from minigrad.scheduler.merge import (
     merge_siblings,
 )
 from minigrad.scheduler.order import lean_order, reaches, timed_order
-from minigrad.scheduler.recompute import Recomputed, Timed, recompute
+from minigrad.scheduler.recompute import Recomputation, Recomputed, Timed, recompute
 from minigrad.scheduler.tails import merge_tails
 from minigrad.target import Target
 
@@ -72,17 +72,6 @@ class Slot:
 
     nbytes: Index
     leaf: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Recomputation:
-    """What a budget of memory led to: as many `values` are computed again, which adds the share `work` to the
-    arithmetic; the bytes at the peak `before` and `after`."""
-
-    values: int
-    work: float
-    before: int
-    after: int
 
 
 @dataclass(frozen=True, slots=True)
