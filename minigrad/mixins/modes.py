@@ -140,7 +140,8 @@ class WithModes(type):
 
 
 def _changed(field: str, value: Any) -> Mode:
-    return _the(modes.now._replace(**{field: value if field == "autocast" else bool(value)}))
+    change: dict[str, Any] = {field: value if field == "autocast" else bool(value)}
+    return _the(modes.now._replace(**change))
 
 
 def _assign(field: str, value: bool) -> None:
