@@ -88,7 +88,7 @@ def test_the_peak_is_known_before_the_first_step():
 
 
 def test_what_fits_is_left_as_it_is(capsys):
-    _, _, run, peak = trained(*CASES["chain"][:2], 2.0)
+    _, _, run, _ = trained(*CASES["chain"][:2], 2.0)
     assert "computed again" not in run.memory and "within" in run.memory
     assert not capsys.readouterr().err
 
