@@ -15,6 +15,7 @@ from minigrad.tensor import Tensor, tensor
 
 if TYPE_CHECKING:
     from minigrad import amp as amp
+    from minigrad import array_api as array_api
     from minigrad import autograd as autograd
     from minigrad import data as data
     from minigrad import devices as devices
@@ -58,6 +59,8 @@ _LATER = {"amp": ("minigrad.amp", None), "autocast": ("minigrad.amp", "autocast"
           "plan": ("minigrad.report.estimate", "plan"), "profile": ("minigrad.report.profile", "profile"),
           "plans": ("minigrad.report.plans", "plans"), "scan": ("minigrad.mixins.loops", "scan"),
           **{name: (f"minigrad.{name}", None) for name in ("backends", "cuda", "fft", "functions", "special", "utils")}}
+          **{name: (f"minigrad.{name}", None) for name in ("array_api", "backends", "cuda", "fft", "functions",
+                                                          "special")}}
 
 
 def __getattr__(name: str) -> Any:

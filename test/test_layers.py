@@ -17,6 +17,7 @@ LAYERS = [
     {"amp", "utils", "nn", "optim", "state", "distributions", "data", "kinds", "unbound", "methods", "functions",
      "special", "fft", "linalg", "cuda", "backends"},
     {"onnx", "torch_compile", "cli", "__main__"},
+    {"onnx", "array_api", "cli", "__main__"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 # Within one layer, parts are strangers to each other but for these.

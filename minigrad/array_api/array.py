@@ -16,7 +16,7 @@ VERSION = "2024.12"
 
 
 class Array(Parts):
-    """An array of the standard: a Tensor `re`, and for complex numbers a second one, `im`. Gradients go through them."""
+    """An array of the standard: a Tensor `re`, and for complex numbers a second one, `im`. Gradients go on."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]

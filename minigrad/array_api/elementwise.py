@@ -30,7 +30,7 @@ def _binary(name: str, kinds: str, of_real: Function, of_complex: Function | Non
         result = of_complex(a.pair, b.pair) if of_complex else None
         return type(a)(*result) if isinstance(result, tuple) else type(a)(result)
 
-    return _named(function, name, f"`{name}` of each two elements of arrays that broadcast, or of an array and a number.")
+    return _named(function, name, f"`{name}` of each two elements of arrays that broadcast, or of one and a number.")
 
 
 def _named(function: Function, name: str, words: str) -> Function:

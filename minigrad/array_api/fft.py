@@ -22,6 +22,7 @@ from minigrad.array_api.types import checked, part_of
 from minigrad.errors import ShapeError
 from minigrad.fft import fftfreq as _fftfreq
 from minigrad.fft import rfftfreq as _rfftfreq
+from minigrad.functions import cat
 from minigrad.tensor import Tensor
 
 LARGEST = 32
@@ -75,7 +76,7 @@ def _sized(x: Any, n: int, axis: int) -> Any:
     if n <= have:
         return x if n == have else x[(*before, slice(0, n), ...)]
     shape = [*x.shape[:axis % x.ndim], n - have, *x.shape[axis % x.ndim + 1:]]
-    return x.map(lambda t: Tensor.cat([t, Tensor.zeros(*shape, dtype=t.dtype, device=t.device)], dim=axis))
+    return x.map(lambda t: cat([t, Tensor.zeros(*shape, dtype=t.dtype, device=t.device)], dim=axis))
 
 
 def _scale(n: int, norm: str, forward: bool) -> float:
@@ -126,8 +127,8 @@ def _whole(name: str, x: Any, n: int | None, axis: int) -> tuple[Any, int]:
     keep = Tensor(mask.astype(im.dtype.np), device=im.device).reshape([-1 if a == place else 1 for a in range(x.ndim)])
     im = im.zeros_like().where(condition=keep == 0, other=im)
     part = (*(slice(None),) * place, slice(1, 1 + count))
-    re = Tensor.cat([re, re[part].flip(place)], dim=place)
-    im = Tensor.cat([im, -im[part].flip(place)], dim=place)
+    re = cat([re, re[part].flip(place)], dim=place)
+    im = cat([im, -im[part].flip(place)], dim=place)
     return type(x)(re, im), length
 
 

@@ -16,6 +16,7 @@ from minigrad.array_api.manipulation import broadcast_arrays
 from minigrad.array_api.parts import Parts, as_parts, operands, real
 from minigrad.array_api.statistics import sum as _sum
 from minigrad.errors import ShapeError
+from minigrad.functions import cat
 from minigrad.tensor import Tensor
 
 __all__ = ["cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm", "matrix_power",
@@ -63,7 +64,7 @@ def _doubled(x: Any) -> Any:
     """[[A, -B], [B, A]] for complex matrices A + iB, others as they are."""
     if as_parts("linalg", x, "fc").im is None:
         return x
-    return type(x)(Tensor.cat([Tensor.cat([x.re, -x.im], dim=-1), Tensor.cat([x.im, x.re], dim=-1)], dim=-2))
+    return type(x)(cat([cat([x.re, -x.im], dim=-1), cat([x.im, x.re], dim=-1)], dim=-2))
 
 
 def _halved(like: Any, t: Tensor, rows: int, columns: int) -> Any:
@@ -195,7 +196,7 @@ def _solved(a: Any, b: Any) -> Any:
     """The solutions of complex systems: X + iY of the doubled matrix times [X, Y] below each other."""
     vector = b.ndim == 1
     right = b[:, None] if vector else b
-    both = type(a)(Tensor.cat([right.re, right.im], dim=-2))
+    both = type(a)(cat([right.re, right.im], dim=-2))
     found = solve(_doubled(a), both).re
     result = _halved(a, found, a.shape[-1], right.shape[-1])
     return result[..., 0] if vector else result

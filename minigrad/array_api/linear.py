@@ -28,7 +28,7 @@ def matmul(x1: Any, x2: Any, /) -> Any:
     right."""
     if not as_parts("matmul", x1).ndim or not as_parts("matmul", x2).ndim:
         raise ShapeError(f"[matmul] expected an axis or more, got shapes {list(x1.shape)} and {list(x2.shape)}")
-    return _product("matmul", x1, x2, Tensor.matmul)
+    return _product("matmul", x1, x2, lambda a, b: a @ b)
 
 
 def tensordot(x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Any:

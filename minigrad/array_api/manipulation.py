@@ -10,6 +10,7 @@ from minigrad.array_api.parts import Parts, as_parts, common_type
 from minigrad.dtype import int64
 from minigrad.errors import OutOfRangeError, ShapeError
 from minigrad.functions import broadcast_shapes as _broadcast
+from minigrad.functions import cat
 from minigrad.mixins.base import as_axes
 from minigrad.tensor import Tensor
 
@@ -49,8 +50,8 @@ def concat(arrays: Any, /, *, axis: int | None = 0) -> Any:
     if axis is None:
         parts, axis = [x.map(lambda t: t.reshape(-1)) for x in parts], 0
     place = _axes("concat", axis, parts[0].ndim)[0]
-    re, imaginary = Tensor.cat([x.re for x in parts], dim=place), [x.im for x in parts if x.im is not None]
-    return type(parts[0])(re, Tensor.cat(imaginary, dim=place) if imaginary else None)
+    re, imaginary = cat([x.re for x in parts], dim=place), [x.im for x in parts if x.im is not None]
+    return type(parts[0])(re, cat(imaginary, dim=place) if imaginary else None)
 
 
 def stack(arrays: Any, /, *, axis: int = 0) -> Any:

@@ -10,6 +10,7 @@ from minigrad.array_api.parts import as_parts, default, number, operands, real
 from minigrad.array_api.types import Type
 from minigrad.dtype import bool_, int64, uint64
 from minigrad.errors import ShapeError
+from minigrad.functions import cat
 from minigrad.mixins.base import as_axes, as_axis
 from minigrad.tensor import Tensor
 
@@ -238,11 +239,11 @@ def unique_all(x: Any, /) -> UniqueAll:
         order = order[flat.re[order].argsort()]
     ordered, size = flat.map(lambda t: t[order]), order.shape[0]
     changes = (ordered.map(lambda t: t[1:]) != ordered.map(lambda t: t[:-1])).re
-    starts = Tensor.cat([Tensor.ones(_some(size), dtype="bool", device=order.device), changes])
+    starts = cat([Tensor.ones(_some(size), dtype="bool", device=order.device), changes])
     firsts = starts.nonzero(as_tuple=True)[0].cast(int64)
     groups = starts.cast(int64).cumsum(0) - 1
     inverse = groups[order.argsort()].reshape(x.shape)
-    ends = Tensor.cat([firsts[1:], Tensor.full((_some(size),), size, dtype=int64, device=order.device)])
+    ends = cat([firsts[1:], Tensor.full((_some(size),), size, dtype=int64, device=order.device)])
     return UniqueAll(ordered.map(lambda t: t[firsts]), kind(order[firsts].cast(int64)), kind(inverse),
                      kind(ends - firsts))
 
