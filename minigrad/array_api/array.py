@@ -56,7 +56,9 @@ class Array(Parts):
         """The elements as a numpy array of its own."""
         if self.im is None:
             return self.re.numpy()
-        return np.asarray(self.re.numpy() + 1j * self.im.numpy(), self.dtype.name)
+        joined = np.empty(self.shape, self.dtype.name)
+        joined.real, joined.imag = self.re.numpy(), self.im.numpy()  # a sum would make NaN of an infinite part
+        return joined
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if self.im is None:

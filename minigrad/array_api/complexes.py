@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import log as number_log
-from math import pi
 
 from minigrad.tensor import Tensor
 
@@ -31,8 +30,9 @@ def reciprocal(x: Pair) -> Pair:
 
 
 def square(x: Pair) -> Pair:
-    """x x."""
-    return multiply(x, x)
+    """x x, infinite rather than NaN where a square overflows."""
+    a, b = x
+    return (a - b) * (a + b), 2 * a * b
 
 
 def sign(x: Pair) -> Pair:
@@ -45,7 +45,7 @@ def sign(x: Pair) -> Pair:
 def exp(x: Pair) -> Pair:
     """exp(x)."""
     size = x[0].exp()
-    return size * x[1].cos(), (size * x[1].sin()).where(condition=x[1] != 0, other=x[1])
+    return size * x[1].cos(), _times(size, x[1].sin())
 
 
 def expm1(x: Pair) -> Pair:
@@ -98,40 +98,52 @@ def power(x: Pair, y: Pair) -> Pair:
     return re.ones_like().where(condition=one, other=re), im.zeros_like().where(condition=one, other=im)
 
 
+def _times(size: Tensor, part: Tensor) -> Tensor:
+    """The product, 0 where `part` is, of infinite sizes too."""
+    return (size * part).where(condition=part != 0, other=part)
+
+
 def sinh(x: Pair) -> Pair:
     """The hyperbolic sine."""
     a, b = x
-    return a.sinh() * b.cos(), a.cosh() * b.sin()
+    return _times(b.cos(), a.sinh()), _times(a.cosh(), b.sin())
 
 
 def cosh(x: Pair) -> Pair:
     """The hyperbolic cosine."""
     a, b = x
-    return a.cosh() * b.cos(), a.sinh() * b.sin()
+    return a.cosh() * b.cos(), _times(a.sinh(), b.sin())
 
 
 def tanh(x: Pair) -> Pair:
-    """By doubled angles, which are cut to where the result is 1 already."""
-    a, b = x[0].clamp(-20, 20) * 2, x[1] * 2
-    whole = a.cosh() + b.cos()
-    return a.sinh() / whole, b.sin() / whole
+    """The hyperbolic tangent, of real parts that are cut to where it is 1 already."""
+    a, b = x[0].clamp(-20, 20), x[1]
+    sine, cosine, size = b.sin(), b.cos(), a.sinh()
+    whole = size * size + cosine * cosine
+    return size * a.cosh() / whole, sine * cosine / whole
 
 
-def asinh(x: Pair) -> Pair:
-    """log(x + sqrt(x^2 + 1)) where the real part is 0 or more; elsewhere that of -x, negated: nothing cancels."""
-    left = x[0] < 0
-    a, b = ((-t).where(condition=left, other=t) for t in x)
-    re, im = square((a, b))
-    root = sqrt((re + 1, im))
-    re, im = log((a + root[0], b + root[1]))
-    return (-re).where(condition=left, other=re), (-im).where(condition=left, other=im)
+def _roots(x: Pair) -> tuple[Pair, Pair]:
+    """sqrt(1 - x) and sqrt(1 + x)."""
+    return sqrt((1 - x[0], -x[1])), sqrt((x[0] + 1, x[1]))
+
+
+def asin(x: Pair) -> Pair:
+    """As W. Kahan ("Branch cuts for complex elementary functions", 1987): nothing cancels or overflows."""
+    (a, b), (c, d) = _roots(x)
+    return x[0].atan2(a * c - b * d), (a * d - b * c).asinh()
+
+
+def acos(x: Pair) -> Pair:
+    """As `asin`."""
+    (a, b), (c, d) = _roots(x)
+    return 2 * a.atan2(c), (b * c - a * d).asinh()
 
 
 def acosh(x: Pair) -> Pair:
-    """log(x + sqrt(x + 1) sqrt(x - 1))."""
-    above, below = sqrt((x[0] + 1, x[1])), sqrt((x[0] - 1, x[1]))
-    re, im = multiply(above, below)
-    return log((x[0] + re, x[1] + im))
+    """As `asin`."""
+    (a, b), (c, d) = sqrt((x[0] - 1, x[1])), sqrt((x[0] + 1, x[1]))
+    return (a * c + b * d).asinh(), 2 * b.atan2(c)
 
 
 def atanh(x: Pair) -> Pair:
@@ -149,15 +161,9 @@ def by_turned(function: Callable[[Pair], Pair]) -> Callable[[Pair], Pair]:
     return turned
 
 
-sin, tan, asin, atan = by_turned(sinh), by_turned(tanh), by_turned(asinh), by_turned(atanh)
+sin, tan, atan, asinh = by_turned(sinh), by_turned(tanh), by_turned(atanh), by_turned(asin)
 
 
 def cos(x: Pair) -> Pair:
     """cosh(ix)."""
     return cosh((-x[1], x[0]))
-
-
-def acos(x: Pair) -> Pair:
-    """pi / 2 - asin(x)."""
-    re, im = asin(x)
-    return pi / 2 - re, -im
