@@ -29,7 +29,7 @@ class Array(Parts):
 
     @property
     def device(self) -> str:
-        """Where it is, such as "CPU" or "CL:0"."""
+        """The name of its device, such as "CPU" or "CL:0"."""
         return self.re.device
 
     @property

@@ -1,4 +1,4 @@
-"""What the namespace says of itself: devices, types, limits, capabilities."""
+"""Facts that the namespace gives of itself: devices, types, limits, capabilities."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -50,13 +50,13 @@ def iinfo(type: Any, /) -> IntegerInfo:
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
-    """Whether a type is of a kind: "bool", "signed integer", "unsigned integer", "integral", "real floating", "complex
-    floating" or "numeric"; is that type; or any of a tuple of these."""
+    """True where a type is of a kind: "bool", "signed integer", "unsigned integer", "integral", "real floating",
+    "complex floating" or "numeric"; is that type; or any of a tuple of these."""
     return kind_has(as_type(dtype), kind)
 
 
 def can_cast(from_: Any, to: Any, /) -> bool:
-    """Whether promotion leads from the first type to the second."""
+    """True where promotion leads from the first type to the second."""
     try:
         return promoted(as_type(from_.dtype if isinstance(from_, Parts) else from_), as_type(to)) is to
     except DTypeError:
@@ -70,10 +70,10 @@ def result_type(*arrays_and_dtypes: Any) -> Type:
 
 
 class Info:
-    """What `__array_namespace_info__` returns."""
+    """The result of `__array_namespace_info__`."""
 
     def capabilities(self) -> dict[str, Any]:
-        """What not every namespace can do: here all of it, in up to any number of axes."""
+        """Capabilities that not every namespace has: here all of it, in up to any number of axes."""
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": None}
 
     def default_device(self) -> str:

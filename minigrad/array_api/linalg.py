@@ -142,7 +142,7 @@ def matrix_power(x: Any, n: int, /) -> Any:
 
 
 def matrix_rank(x: Any, /, *, rtol: Any = None) -> Any:
-    """How many singular values are greater than `rtol` times the greatest."""
+    """The number of singular values are greater than `rtol` times the greatest."""
     t = _matrices("matrix_rank", _doubled(x))
     limit = rtol.re if isinstance(rtol, Parts) else rtol
     if limit is None:

@@ -1,4 +1,4 @@
-"""Where elements are: shapes, axes, joining, repeating, indices, broadcasting."""
+"""Functions of the places of elements: shapes, axes, joining, repeating, indices, broadcasting."""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What an array is made of: one Tensor, or two for complex numbers; and how operands meet."""
+"""The parts of an array: one Tensor, or two for complex numbers; and how operands meet."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -95,17 +95,17 @@ def _truth(x: Any) -> Tensor:
 
 
 def all(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
-    """Whether all elements along axes are other than 0."""
+    """True where all elements along axes are other than 0."""
     return type(x)(_reduced(_truth(as_parts("all", x)), "all", _axes("all", x, axis), keepdims))
 
 
 def any(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
-    """Whether some element along axes is other than 0."""
+    """True where some element along axes is other than 0."""
     return type(x)(_reduced(_truth(as_parts("any", x)), "any", _axes("any", x, axis), keepdims))
 
 
 def count_nonzero(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
-    """How many elements along axes are other than 0."""
+    """The number of elements along axes are other than 0."""
     axes = _axes("count_nonzero", as_parts("count_nonzero", x), axis)
     return type(x)(_reduced(_truth(x).cast(int64), "sum", axes, keepdims, dtype=int64))
 
@@ -180,7 +180,7 @@ def nonzero(x: Any, /) -> tuple[Any, ...]:
 
 
 def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Any:
-    """Where each element of x2 goes into x1, which is sorted or is so in the order of `sorter`."""
+    """The index at which each element of x2 goes into x1, which is sorted or is so in the order of `sorter`."""
     if side not in ("left", "right"):
         raise ValueError(f"[searchsorted] expected side 'left' or 'right', got {side!r}")
     where, what = operands("searchsorted", "iuf", x1, x2)

@@ -91,7 +91,7 @@ def with_number(dtype: Type, number: complex) -> Type:
 
 
 def kind_has(dtype: Type, kind: Any) -> bool:
-    """Whether a type is of a kind, by the names of `isdtype`; is it; or is among several. Raises ValueError."""
+    """True where a type is of a kind, by the names of `isdtype`; is it; or is among several. Raises ValueError."""
     if isinstance(kind, tuple):
         return any([kind_has(dtype, k) for k in kind])
     if isinstance(kind, str):
