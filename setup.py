@@ -1,5 +1,6 @@
 """What pyproject.toml cannot say: the example that a command runs is installed as minigrad_examples."""
 from setuptools import find_namespace_packages, setup
 
-setup(packages=[*find_namespace_packages(include=["minigrad*"]), "minigrad_examples", "minigrad_examples.efficientnet"],
+setup(packages=[*find_namespace_packages(include=["minigrad*"]), "minigrad_examples", "minigrad_examples.efficientnet",
+                "minigrad_examples.gpt"],
       package_dir={"minigrad_examples": "examples"})

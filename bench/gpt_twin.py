@@ -98,7 +98,8 @@ def main(path: str, steps: int, threads: int) -> None:
         sampler = RandomSampler(held, replacement=True, num_samples=64 * BATCH, generator=1)
         found = [loss_of(*(torch.from_numpy(t.numpy().astype(np.int64)) for t in pair)).item()
                  for pair in DataLoader(held, BATCH, sampler=sampler, device="NUMPY")]
-    print(f"torch {torch.__version__}, {threads} threads: validation loss {np.mean(found):.4f}; {seconds:.1f} s of training")
+    print(f"torch {torch.__version__}, {threads} threads: validation loss {np.mean(found):.4f}; {seconds:.1f} s of "
+          "training")
 
 
 if __name__ == "__main__":

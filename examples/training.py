@@ -65,7 +65,8 @@ def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str] | None 
     for name, value in given.items():
         if name in begun and name not in FREE and begun[name] != value:
             raise ConfigError(f"--{name.replace('_', '-')}: expected {begun[name]}, with which the run in "
-                              f"{options.output} began, got {value}; leave it out, or start a new run in another --output")
+                              f"{options.output} began, got {value}; leave it out, or start a new run in another "
+                              "--output")
     return argparse.Namespace(**{**vars(options), **begun, **given})
 
 
@@ -91,8 +92,8 @@ class Stop:
 
 
 class Table:
-    """A CSV file that grows by rows, and by which a resumed run goes on: rows whose first column is `before` or more are
-    dropped when it is opened."""
+    """A CSV file that grows by rows, and with which a resumed run goes on: rows whose first column is `before` or more
+    are dropped when it is opened."""
 
     def __init__(self, path: Path, columns: Sequence[str], before: int):
         self.path, self.columns = path, list(columns)
@@ -198,5 +199,5 @@ def finite(loss: float, step: int, folder: str) -> float:
     """`loss`. Raises ConfigError where it is no number, with what to do."""
     if math.isfinite(loss):
         return loss
-    raise ConfigError(f"the loss is {loss} at step {step}; the checkpoints before it are in {folder}; try a lower --lr, "
-                      "a longer --warmup or --clip 1")
+    raise ConfigError(f"the loss is {loss} at step {step}; the checkpoints before it are in {folder}; try a lower "
+                      "--lr, a longer --warmup or --clip 1")

@@ -30,6 +30,8 @@ SIDEWAYS = {
     ("aot", "engine"), ("aot", "capture"),
     ("autograd", "tensor"), ("autograd", "mixins"), ("functions", "kinds"), ("functions", "nn"), ("functions", "state"),
     ("autograd", "tensor"), ("autograd", "mixins"), ("data", "state"), ("functions", "kinds"), ("functions", "nn"), ("functions", "state"),
+    ("data", "state"), ("autograd", "tensor"), ("autograd", "mixins"),
+    ("functions", "kinds"), ("functions", "nn"), ("functions", "state"),
     ("functions", "unbound"),
     ("methods", "unbound"), ("cuda", "amp"), ("special", "functions"), ("special", "methods"),
 }

@@ -23,36 +23,10 @@ from tqdm.auto import tqdm
 
 if __spec__ is None:  # run as a script: examples and minigrad are found from the repository's root
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    from examples import training as common
     from examples.efficientnet.model import EfficientNet
-    from examples.training import (
-        Stop,
-        Table,
-        add_common,
-        curves,
-        events,
-        finite,
-        go_on,
-        options_of,
-        precision,
-        rate_factor,
-        read_table,
-        smoothed,
-    )
 else:  # from the repository, or installed as minigrad_examples
-    from ..training import (
-        Stop,
-        Table,
-        add_common,
-        curves,
-        events,
-        finite,
-        go_on,
-        options_of,
-        precision,
-        rate_factor,
-        read_table,
-        smoothed,
-    )
+    from .. import training as common  # noqa: TID252  (whatever the package is called)
     from .model import EfficientNet
 
 import minigrad
@@ -102,7 +76,7 @@ def parser_of_options() -> argparse.ArgumentParser:
     add("--smoothing", type=float, default=0.0, help="of labels, such as 0.1")
     add("--drop-path", type=float, default=0.0, help="probability of leaving out the last block (EfficientNet)")
     add("--steps", type=int, default=0, help="end after so many steps (default 0: all epochs)")
-    add_common(parser, "runs/images")
+    common.add_common(parser, "runs/images")
     return parser
 
 
@@ -125,9 +99,11 @@ class CNN(nn.Module):
 def build(name: str, classes: int, channels: int, size: int, drop_path: float, pretrained: bool) -> Any:
     """The model of a name, for images of `size`. Raises ConfigError for options that it does not have."""
     if pretrained and not name.startswith("lite"):
-        raise ConfigError(f"--pretrained: expected lite0, lite1 or lite2, whose ImageNet weights are published, got {name}")
+        raise ConfigError("--pretrained: expected lite0, lite1 or lite2, whose ImageNet weights are published, got "
+                          f"{name}")
     if name[:-1] in ("b", "lite"):
-        made = EfficientNet(int(name[-1]), 1000 if pretrained else classes, lite=name[:-1] == "lite", drop_path=drop_path)
+        made = EfficientNet(int(name[-1]), 1000 if pretrained else classes, lite=name[:-1] == "lite",
+                            drop_path=drop_path)
         if pretrained:
             made.load_from_pretrained()
             made.classifier = nn.Linear(int(made.classifier.weight.shape[1]), classes)
@@ -182,16 +158,17 @@ class Trainer:
                                  persistent_workers=bool(o.workers))
         self.steps_per_epoch = len(self.loader) // o.accumulate
         if not self.steps_per_epoch:
-            raise ConfigError(f"--batch: expected at most the {len(self.sets['train'])} images there are, got {o.batch}")
+            raise ConfigError(f"--batch: expected at most the {len(self.sets['train'])} images there are, got "
+                              f"{o.batch}")
         self.total = o.epochs * self.steps_per_epoch
         self.model = build(o.model, len(self.classes), self.channels, self.size, o.drop_path, o.pretrained)
-        self.autocast, self.scaler = precision(o.precision)
+        self.autocast, self.scaler = common.precision(o.precision)
         tensors = get_parameters(self.model)
         decayed = [p for p in tensors if not p.requires_grad or p.ndim > 1]
         others = [p for p in tensors if p.requires_grad and p.ndim <= 1]
         self.optimizer: Any = OPTIMIZERS[o.optimizer]([{"params": decayed, "weight_decay": o.weight_decay},
                                                        {"params": others, "weight_decay": 0.0}], lr=o.lr)
-        factor = rate_factor(o.schedule, round(o.warmup * self.steps_per_epoch), self.total, 0.01)
+        factor = common.rate_factor(o.schedule, round(o.warmup * self.steps_per_epoch), self.total, 0.01)
         self.schedule = nn.optim.lr_scheduler.LambdaLR(self.optimizer, factor)
         self.ema = AveragedModel(self.model, self._averaged, use_buffers=True) if o.ema else None
         self.progress: dict[str, Any] = {"step": 0, "loss": 0.0, "correct": 0, "seen": 0, "seconds": 0.0, "waited": 0.0}
@@ -284,15 +261,15 @@ class Trainer:
     def train(self) -> int:
         """All epochs, or what is left of them; 130 where somebody stopped it."""
         o, p = self.o, self.progress
-        if not (o.resume and go_on(o.output, self.objects)):
+        if not (o.resume and common.go_on(o.output, self.objects)):
             checkpoint.save(self.folder, 0, self.objects, o.keep)
-        self.log = Table(self.folder / "log.csv", ("epoch", "train_loss", "train_accuracy", "validation_loss",
+        self.log = common.Table(self.folder / "log.csv", ("epoch", "train_loss", "train_accuracy", "validation_loss",
                                                    "validation_accuracy", "lr", "seconds", "waited"),
                          p["step"] // self.steps_per_epoch)
-        self.losses = Table(self.folder / "steps.csv", ("step", "loss"), p["step"])
-        self.event = events(self.folder)
+        self.losses = common.Table(self.folder / "steps.csv", ("step", "loss"), p["step"])
+        self.event = common.events(self.folder)
         last = min(self.total, o.steps or self.total)
-        with Stop() as stop:
+        with common.Stop() as stop:
             while p["step"] < last:
                 self.epoch(last, stop)
                 checkpoint.save(self.folder, p["step"], self.objects, o.keep)
@@ -302,7 +279,7 @@ class Trainer:
         self.finish()
         return 0
 
-    def epoch(self, last: int, stop: Stop) -> None:
+    def epoch(self, last: int, stop: common.Stop) -> None:
         """The rest of an epoch, and its line in the log."""
         o, p = self.o, self.progress
         number = p["step"] // self.steps_per_epoch
@@ -315,7 +292,7 @@ class Trainer:
             for count, (x, labels, keys) in enumerate(self.loader):
                 whole = (count + 1) % o.accumulate == 0
                 loss, correct = (self.step if whole else self.part)(x, labels, keys).tolist()
-                p["loss"] += finite(loss, p["step"], o.output) * len(labels)
+                p["loss"] += common.finite(loss, p["step"], o.output) * len(labels)
                 p["correct"], p["seen"] = p["correct"] + int(correct), p["seen"] + len(labels)
                 if not whole:
                     continue
@@ -345,8 +322,8 @@ class Trainer:
             self.event(name, value, number + 1)
         slow = f"; --workers {2 if not self.o.workers else self.o.workers + 1} may help" if waiting > 0.05 else ""
         print(f"epoch {number + 1}/{self.o.epochs}: loss {loss:.4f}, accuracy {accuracy:.2%}; validation loss "
-              f"{found[0]:.4f}, accuracy {found[1]:.2%}; {p['seconds']:.1f} s, {p['seen'] / p['seconds']:.0f} images/s, "
-              f"{waiting:.1%} of it waiting for data{slow}", flush=True)
+              f"{found[0]:.4f}, accuracy {found[1]:.2%}; {p['seconds']:.1f} s, {p['seen'] / p['seconds']:.0f} images/s,"
+              f" {waiting:.1%} of it waiting for data{slow}", flush=True)
         p.update(loss=0.0, correct=0, seen=0, seconds=0.0, waited=0.0)
 
     def finish(self) -> None:
@@ -355,14 +332,14 @@ class Trainer:
         facts = {"model": self.o.model, "classes": self.classes, "size": self.size, "channels": self.channels,
                  "load_size": (self.o.load_size or self.size * 8 // 7) if self.photos else self.size}
         safe_save(tensors, self.folder / "model.safetensors", {"minigrad": json.dumps(facts)}, durable=True)
-        rows, steps = read_table(self.folder / "log.csv"), read_table(self.folder / "steps.csv")
+        rows, steps = common.read_table(self.folder / "log.csv"), common.read_table(self.folder / "steps.csv")
         at = [int(r["epoch"]) + 1.0 for r in rows]
-        losses = smoothed([float(r["loss"]) for r in steps], 50)
+        losses = common.smoothed([float(r["loss"]) for r in steps], 50)
         lines = {"loss": {"training": ([int(r["step"]) / self.steps_per_epoch for r in steps], losses),
                           "validation": (at, [float(r["validation_loss"]) for r in rows])},
                  "accuracy": {name: (at, [float(r[f"{key}_accuracy"]) for r in rows])
                               for name, key in (("training", "train"), ("validation", "validation"))}}
-        drawn = curves(self.folder / "curves.png", lines)
+        drawn = common.curves(self.folder / "curves.png", lines)
         if "test" in self.sets:
             print("test: loss {:.4f}, accuracy {:.2%}".format(*self.evaluate("test")), flush=True)
         print(f"{sum(float(r['seconds']) for r in rows):.0f} s of training; weights in "
@@ -370,7 +347,7 @@ class Trainer:
 
 
 def run(arguments: list[str]) -> int:
-    options = options_of(parser_of_options(), arguments)
+    options = common.options_of(parser_of_options(), arguments)
     with minigrad.config(**({"device": options.device} if options.device else {})):
         return Trainer(options).train()
 

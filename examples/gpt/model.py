@@ -1,7 +1,7 @@
 """A GPT of nanoGPT's shape: layer norm before attention and perceptron, learned positions, tied embeddings.
 
-Sources: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"; nanoGPT's sizes for one processor are
-the defaults.
+Sources: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"; nanoGPT's sizes for one processor
+are the defaults.
 """
 from __future__ import annotations
 

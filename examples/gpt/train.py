@@ -22,36 +22,10 @@ from tqdm.auto import tqdm
 
 if __spec__ is None:  # run as a script: examples and minigrad are found from the repository's root
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    from examples import training as common
     from examples.gpt.model import GPT, Sizes, sample
-    from examples.training import (
-        Stop,
-        Table,
-        add_common,
-        curves,
-        events,
-        finite,
-        go_on,
-        options_of,
-        precision,
-        rate_factor,
-        read_table,
-        smoothed,
-    )
 else:  # from the repository, or installed as minigrad_examples
-    from ..training import (
-        Stop,
-        Table,
-        add_common,
-        curves,
-        events,
-        finite,
-        go_on,
-        options_of,
-        precision,
-        rate_factor,
-        read_table,
-        smoothed,
-    )
+    from .. import training as common  # noqa: TID252  (whatever the package is called)
     from .model import GPT, Sizes, sample
 
 import minigrad
@@ -84,7 +58,7 @@ def parser_of_options() -> argparse.ArgumentParser:
     add("--prompt", default="\n", help="what it goes on from (default a new line)")
     add("--temperature", type=float, default=0.8)
     add("--top", type=int, default=0, help="draw from so many likeliest characters (default 0: all)")
-    add_common(parser, "runs/gpt")
+    common.add_common(parser, "runs/gpt")
     return parser
 
 
@@ -109,12 +83,13 @@ class Trainer:
                                                                     generator=1))
         self.sizes = Sizes(len(self.vocabulary), o.block, o.layers, o.heads, o.width, o.dropout)
         self.model = GPT(self.sizes)
-        self.autocast, self.scaler = precision(o.precision)
+        self.autocast, self.scaler = common.precision(o.precision)
         parameters = list(self.model.parameters())
         self.optimizer: Any = nn.optim.AdamW(
             [{"params": [p for p in parameters if p.ndim > 1], "weight_decay": o.weight_decay},
              {"params": [p for p in parameters if p.ndim == 1], "weight_decay": 0.0}], lr=o.lr, betas=(0.9, 0.99))
-        self.schedule = nn.optim.lr_scheduler.LambdaLR(self.optimizer, rate_factor("cosine", o.warmup, o.steps, 0.1))
+        self.schedule = nn.optim.lr_scheduler.LambdaLR(
+            self.optimizer, common.rate_factor("cosine", o.warmup, o.steps, 0.1))
         self.progress: dict[str, Any] = {"step": 0, "seconds": 0.0, "waited": 0.0}
         self.objects = {"model": self.model, "optimizer": self.optimizer, "schedule": self.schedule,
                         "loader": self.loader, "progress": self.progress,
@@ -155,15 +130,16 @@ class Trainer:
     def train(self) -> int:
         """All steps, or what is left of them; 130 where somebody stopped it."""
         o, p = self.o, self.progress
-        if not (o.resume and go_on(o.output, self.objects)):
+        if not (o.resume and common.go_on(o.output, self.objects)):
             checkpoint.save(self.folder, 0, self.objects, o.keep)
-        self.log = Table(self.folder / "log.csv", ("step", "validation_loss", "seconds"), p["step"] + 1)
-        self.losses = Table(self.folder / "steps.csv", ("step", "loss"), p["step"])
-        self.event = events(self.folder)
-        with Stop() as stop, tqdm(total=o.steps, initial=p["step"], disable=None, leave=False, unit="step") as bar:
+        self.log = common.Table(self.folder / "log.csv", ("step", "validation_loss", "seconds"), p["step"] + 1)
+        self.losses = common.Table(self.folder / "steps.csv", ("step", "loss"), p["step"])
+        self.event = common.events(self.folder)
+        with common.Stop() as stop, tqdm(total=o.steps, initial=p["step"], disable=None, leave=False,
+                                         unit="step") as bar:
             started, before = time.perf_counter(), dict(p)
             for x, y in self.loader if p["step"] < o.steps else ():
-                loss = finite(self.step(x, y).item(), p["step"], o.output)
+                loss = common.finite(self.step(x, y).item(), p["step"], o.output)
                 self.losses.add(p["step"], loss)
                 p["step"] += 1
                 bar.update()
@@ -195,9 +171,9 @@ class Trainer:
         facts = {"sizes": dataclasses.asdict(self.sizes), "characters": self.vocabulary.characters}
         safe_save(get_state_dict(self.model), self.folder / "model.safetensors", {"minigrad": json.dumps(facts)},
                   durable=True)
-        rows, steps = read_table(self.folder / "log.csv"), read_table(self.folder / "steps.csv")
-        curves(self.folder / "curves.png", {"loss": {
-            "training": ([float(r["step"]) for r in steps], smoothed([float(r["loss"]) for r in steps], 50)),
+        rows, steps = common.read_table(self.folder / "log.csv"), common.read_table(self.folder / "steps.csv")
+        common.curves(self.folder / "curves.png", {"loss": {
+            "training": ([float(r["step"]) for r in steps], common.smoothed([float(r["loss"]) for r in steps], 50)),
             "validation": ([float(r["step"]) for r in rows], [float(r["validation_loss"]) for r in rows])}})
         print(f"weights in {self.folder / 'model.safetensors'}", flush=True)
         write(self.model, self.vocabulary, self.o)
@@ -237,7 +213,7 @@ def run(arguments: list[str]) -> int:
         if path.is_file() and not asked.resume:
             write(*trained(path), asked)
             return 0
-        return Trainer(options_of(parser, arguments)).train()
+        return Trainer(common.options_of(parser, arguments)).train()
 
 
 def main() -> int:

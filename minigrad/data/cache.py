@@ -40,8 +40,9 @@ class CachedDataset(Dataset):
         try:
             self._open(header.ljust(_HEADER), len(dataset) * (first.nbytes + 8))
         except OSError as error:
-            raise FormatError(f"{self.path}: cannot keep {len(dataset) * first.nbytes / 1e6:,.0f} MB of decoded samples "
-                              f"there: {(error.strerror or str(error)).lower()}") from None
+            megabytes = len(dataset) * first.nbytes / 1e6
+            raise FormatError(f"{self.path}: cannot keep {megabytes:,.0f} MB of decoded samples there: "
+                              f"{(error.strerror or str(error)).lower()}") from None
 
     def _open(self, header: bytes, size: int) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -56,7 +56,8 @@ class CIFAR10(ArrayDataset):
             raise FormatError(f"{path}: expected rows of {width} bytes, got {raw.size} bytes")
         rows = raw.reshape(-1, width)
         if self.classes and (rows[:, self.labels - 1] >= len(self.classes)).any():
-            raise FormatError(f"{path}: expected classes below {len(self.classes)}, got {rows[:, self.labels - 1].max()}")
+            raise FormatError(f"{path}: expected classes below {len(self.classes)}, got "
+                              f"{rows[:, self.labels - 1].max()}")
         return rows
 
     def _file(self, base: Path, name: str, download: bool) -> Path:

@@ -4,7 +4,7 @@
     checkpoint.save("run", step, objects)
     found = checkpoint.load("run", objects)        # None in a new folder; else found.step, found.values["progress"]
 
-What an object has to keep is its `state_dict()`; of a model without one, its Tensors; of a plain dictionary, itself. The
+What is kept of an object is its `state_dict()`; of a model without one, its Tensors; a plain dictionary as it is. The
 state of random numbers is kept besides. Numbers come back as they were, bit for bit.
 """
 from __future__ import annotations

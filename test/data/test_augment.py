@@ -1,4 +1,4 @@
-"""Augmentations beside plain numpy twins, image by image; the same numbers from any number of workers, in one capture."""
+"""Augmentations beside plain numpy twins, image by image; the same numbers from any number of workers, in a capture."""
 import math
 from typing import Any
 
@@ -158,7 +158,8 @@ def rand_twin(image: np.ndarray, key: int, count: int, magnitude: float) -> np.n
                             z * math.cos(amount * math.pi / 6) + y * math.sin(amount * math.pi / 6))}.get(name)
         if moved is not None:
             ys, xs = moved[0] + (h - 1) / 2, moved[1] + (w - 1) / 2
-            x = np.array([[bilinear(x, ys[i, j], xs[i, j], 128) for j in range(w)] for i in range(h)]).transpose(2, 0, 1)
+            x = np.array([[bilinear(x, ys[i, j], xs[i, j], 128) for j in range(w)] for i in range(h)])
+            x = x.transpose(2, 0, 1)
         factor = 1 + 0.9 * amount
         luma = (x * np.array([0.299, 0.587, 0.114]).reshape(3, 1, 1)).sum(0)
         smooth = x.copy()
@@ -260,7 +261,8 @@ def test_a_sample_is_changed_alike_in_any_batch_by_any_number_of_workers(workers
     x, _ = batch(12)
 
     def epochs(count: int, size: int) -> list[dict[int, bytes]]:
-        loader = DataLoader(ArrayDataset(x, np.arange(12)), size, shuffle=True, num_workers=count, generator=3, keys=True)
+        loader = DataLoader(ArrayDataset(x, np.arange(12)), size, shuffle=True, num_workers=count, generator=3,
+                            keys=True)
         found = []
         for _ in range(2):
             seen = {}

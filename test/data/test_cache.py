@@ -167,7 +167,7 @@ def test_cifar_from_files_and_from_the_archive(tmp_path: Path, kind: Any, labels
     with tarfile.open(other / kind.archive, "w:gz") as archive:
         archive.add(folder, kind.folder)
     assert (kind(other, download=False).data == train.data).all()
-    with pytest.raises(FormatError, match="expected .* there, found none; download=True fetches it"):
+    with pytest.raises(FormatError, match=r"expected .* there, found none; download=True fetches it"):
         kind(tmp_path / "none", download=False)
     (folder / kind.parts[False][0]).write_bytes(b"123")
     with pytest.raises(FormatError, match=f"rows of {labels + 3072} bytes, got 3 bytes"):

@@ -37,14 +37,14 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(photos: Path, *more: str) -> list[str]:
-    return ["--data", str(photos), "--model", "cnn", "--size", "12", "--load-size", "14", "--epochs", "2", "--batch", "8",
-            "--ema", "0.9", "--erasing", "0.3", "--mixup", "0.2", "--clip", "1", "--lr", "0.01", *more]
+    return ["--data", str(photos), "--model", "cnn", "--size", "12", "--load-size", "14", "--epochs", "2",
+            "--batch", "8", "--ema", "0.9", "--erasing", "0.3", "--mixup", "0.2", "--clip", "1", "--lr", "0.01", *more]
 
 
 def test_a_folder_of_photos_becomes_a_model(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
-    plain = ["--data", str(photos), "--model", "cnn", "--size", "12", "--load-size", "14", "--epochs", "4", "--batch", "8",
-             "--lr", "0.01", "--cache", str(tmp_path / "cache")]
+    plain = ["--data", str(photos), "--model", "cnn", "--size", "12", "--load-size", "14", "--epochs", "4",
+             "--batch", "8", "--lr", "0.01", "--cache", str(tmp_path / "cache")]
     assert images.run([*plain, "--output", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "epoch 4/4: loss" in printed and "waiting for data" in printed and "s of training; weights in" in printed
@@ -63,7 +63,8 @@ def test_a_folder_of_photos_becomes_a_model(photos: Path, tmp_path: Path, capsys
     minigrad.nn.state.load_state_dict(model, minigrad.nn.state.safe_load(out / "model.safetensors"))
     x = (read_image(path, 14)[None, :, 1:13, 1:13].astype(np.float32) - 127) / 128
     chances = model(Tensor(x)).softmax(1)[0].tolist()
-    assert lines == [f"{p:7.2%}  {name}" for p, name in sorted(zip(chances, facts["classes"], strict=True), reverse=True)]
+    best = sorted(zip(chances, facts["classes"], strict=True), reverse=True)
+    assert lines == [f"{p:7.2%}  {name}" for p, name in best]
 
 
 class Flat(minigrad.nn.Module):
@@ -129,14 +130,14 @@ def test_what_is_wrong_is_one_line(photos: Path, tmp_path: Path) -> None:
     assert images.run(options(photos, "--steps", "1", "--output", out)) == 0
     for arguments, words in (
             (options(photos, "--output", out), "has the checkpoints of a run; --resume goes on with it"),
-            (["--resume", "--lr", "0.5", "--output", out], "--lr: expected 0.01, with which the run in .* began, got 0.5"),
+            (["--resume", "--lr", "0.5", "--output", out], "--lr: expected 0.01, with which .* began, got 0.5"),
             (["--resume", "--output", str(tmp_path / "none")], "expected the options of a run to go on with"),
             (options(photos, "--lr", "1e30", "--clip", "0", "--output", str(tmp_path / "nan")),
              "the loss is (nan|inf) at step .; the checkpoints before it are in"),
             (options(photos, "--accumulate", "3", "--output", str(tmp_path / "a")), "a divisor of --batch 8, got 3"),
             (options(photos, "--pretrained", "--output", str(tmp_path / "b")), "--pretrained: expected lite0"),
-            (options(photos, "--drop-path", "0.1", "--output", str(tmp_path / "c")), "expected an EfficientNet, got cnn"),
-            (options(photos, "--batch", "64", "--output", str(tmp_path / "d")), "at most the 27 images there are, got 64"),
+            (options(photos, "--drop-path", "0.1", "--output", str(tmp_path / "c")), "an EfficientNet, got cnn"),
+            (options(photos, "--batch", "64", "--output", str(tmp_path / "d")), "at most the 27 images .*, got 64"),
             (["--data", str(tmp_path / "nowhere"), "--output", str(tmp_path / "e")], "expected a folder")):
         with pytest.raises((ConfigError, FormatError), match=words) as caught:
             images.run(arguments)
@@ -184,7 +185,7 @@ def test_a_gpt_learns_goes_on_and_writes(tmp_path: Path, capsys: pytest.CaptureF
         assert (whole / name).read_bytes() == (out / name).read_bytes()
     assert text.run(["--output", str(out), "--sample", "5", "--prompt", "cat", "--temperature", "0"]) == 0
     assert capsys.readouterr().out.startswith("cat")
-    with pytest.raises(FormatError, match="expected one of 18 characters|expected one of .* characters, got 'Q'"):
+    with pytest.raises(FormatError, match=r"expected one of \d+ characters, got 'Q'"):
         text.run(["--output", str(out), "--prompt", "Q"])
     with pytest.raises(FormatError, match="cannot read it: no such file"):
         text.run(["--data", str(tmp_path / "none.txt"), "--output", str(tmp_path / "x")])
@@ -193,7 +194,8 @@ def test_a_gpt_learns_goes_on_and_writes(tmp_path: Path, capsys: pytest.CaptureF
 # Parts
 
 
-@pytest.mark.parametrize("kind, want", [("cosine", [1 / 3, 2 / 3, 1, 1, 0.55, 0.1]), ("constant", [1 / 3, 2 / 3, 1, 1, 1, 1]),
+@pytest.mark.parametrize("kind, want", [("cosine", [1 / 3, 2 / 3, 1, 1, 0.55, 0.1]),
+                                        ("constant", [1 / 3, 2 / 3, 1, 1, 1, 1]),
                                         ("step", [1 / 3, 2 / 3, 1, 1, 1, 0.01])])
 def test_rates(kind: str, want: list[float]) -> None:
     factor = rate_factor(kind, 3, 13, 0.1)

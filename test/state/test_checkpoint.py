@@ -112,8 +112,8 @@ def test_a_full_disk_is_one_line_and_the_last_checkpoint_stays(tmp_path: Path, m
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(mapped.os, "fsync", full)
-    with pytest.raises(FormatError, match="cannot write a checkpoint: no space left on the disk; the last one, "
-                                          "checkpoint-000000000.safetensors, is kept"):
+    with pytest.raises(FormatError, match=r"cannot write a checkpoint: no space left on the disk; the last one, "
+                                          r"checkpoint-000000000.safetensors, is kept"):
         checkpoint.save(tmp_path, 1, run.objects)
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-000000000.safetensors"]
 
@@ -131,7 +131,8 @@ def test_a_short_history_is_kept_and_rests_of_killed_writers_are_not(tmp_path: P
 
 
 def test_values_come_back_as_they_were(tmp_path: Path) -> None:
-    values = {"float": 0.1, "nan": float("nan"), "inf": -float("inf"), "int": 2**70, "none": None, "yes": True, "text": "ä",
+    values = {"float": 0.1, "nan": float("nan"), "inf": -float("inf"), "int": 2**70, "none": None, "yes": True,
+              "text": "ä",
               "list": [1, [2.5]], "numbers": {0: "a", 1: {2: "b"}}, "half": Tensor([1.5, 2], dtype="bfloat16"),
               "array": np.arange(3, dtype=np.int8), "number": np.float32(0.1), "empty": Tensor.zeros(0, 3)}
     checkpoint.save(tmp_path, 1, {"values": values})

@@ -31,7 +31,8 @@ def steps_in(folder: Path) -> int:
 
 def killed(command: list[str], folder: Path, after: int, delay: float = 0.0) -> bool:
     """Starts a command and kills it `delay` seconds after its folder has `after` steps; False where it ended before."""
-    process = subprocess.Popen([sys.executable, *command], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, *command], cwd=ROOT, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
     while process.poll() is None and steps_in(folder) < after:
         time.sleep(0.005)
     time.sleep(delay)
@@ -61,7 +62,8 @@ def main(kills: int, command: list[str]) -> int:
             delay = moments.random() * 0.5
             has_begun = (broken / "options.json").is_file()
             was = killed(resumed(command, broken, has_begun), broken, after, delay)
-            print(f"kill {k + 1}: {'killed' if was else 'ended before'} with {steps_in(broken)} steps written", flush=True)
+            print(f"kill {k + 1}: {'killed' if was else 'ended before'} with {steps_in(broken)} steps written",
+                  flush=True)
         status, text = ran(resumed(command, broken, True))
         same = not status and (broken / "model.safetensors").read_bytes() == weights
         losses = (broken / "steps.csv").read_bytes() == (whole / "steps.csv").read_bytes() if not status else False

@@ -19,7 +19,8 @@ def normalize(x: Tensor, mean: float | Sequence[float], std: float | Sequence[fl
     _, c, _, _ = images("normalize", x)
     shift, scale = (np.asarray(v, np.float32).reshape(1, -1, 1, 1) for v in (mean, std))
     if shift.size not in (1, c) or scale.size not in (1, c) or not (scale > 0).all():
-        raise ShapeError(f"[normalize] expected a mean and a std above 0 for each of {c} channels, got {mean} and {std}")
+        raise ShapeError(f"[normalize] expected a mean and a std above 0 for each of {c} channels, got {mean} and "
+                         f"{std}")
     return (x.cast(float32) - Tensor(shift, device=x.device)) * Tensor(1 / scale, device=x.device)
 
 

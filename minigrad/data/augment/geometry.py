@@ -51,8 +51,8 @@ def random_flip(x: Tensor, keys: Tensor, p: float = 0.5) -> Tensor:
 
 def random_resized_crop(x: Tensor, keys: Tensor, size: Size, scale: tuple[float, float] = (0.08, 1.0),
                         ratio: tuple[float, float] = (3 / 4, 4 / 3)) -> Tensor:
-    """A part of each image with a random share of its area (`scale`) and proportions (`ratio`, width by height), resized
-    to `size` by bilinear interpolation: float32. Parts that do not fit are made as wide or as high as the image.
+    """A part of each image with a random share of its area (`scale`) and proportions (`ratio`, width by height),
+    resized to `size` by bilinear interpolation: float32. Parts that do not fit are as wide or as high as the image.
 
     Source: Szegedy et al. 2014, https://arxiv.org/abs/1409.4842
     """

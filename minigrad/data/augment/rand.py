@@ -11,8 +11,8 @@ from minigrad.data.augment.geometry import sampled
 from minigrad.dtype import float32
 from minigrad.tensor import Tensor
 
-OPERATIONS = ("identity", "shear_x", "shear_y", "translate_x", "translate_y", "rotate", "brightness", "color", "contrast",
-              "sharpness", "posterize", "solarize", "autocontrast")
+OPERATIONS = ("identity", "shear_x", "shear_y", "translate_x", "translate_y", "rotate", "brightness", "color",
+              "contrast", "sharpness", "posterize", "solarize", "autocontrast")
 """The operations of the paper but for equalising histograms."""
 
 
