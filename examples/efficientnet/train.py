@@ -40,7 +40,7 @@ from minigrad.state import checkpoint, get_parameters, get_state_dict, safe_save
 
 SETS: dict[str, Any] = {"mnist": MNIST, "fashion-mnist": FashionMNIST, "cifar10": CIFAR10, "cifar100": CIFAR100}
 MODELS = ("cnn", *(f"b{k}" for k in range(8)), "lite0", "lite1", "lite2", "resnet18", "mobilenet_v2", "vit_s")
-OPTIMIZERS = {"sgd": lambda groups, lr: nn.optim.SGD(groups, lr, momentum=0.9, nesterov=True),
+OPTIMIZERS: dict[str, Any] = {"sgd": lambda groups, lr: nn.optim.SGD(groups, lr, momentum=0.9, nesterov=True),
               "adam": nn.optim.Adam, "adamw": nn.optim.AdamW, "rmsprop": nn.optim.RMSprop}
 MEAN, STD = 127.0, 128.0
 

@@ -128,7 +128,7 @@ def _newest_first(folder: Path) -> Iterator[Path]:
 
 def _tidy(folder: Path, keep: int) -> None:
     """Removes old checkpoints, and what writers that were killed left."""
-    left = [entry.path for entry in os.scandir(folder)
+    left = [folder / entry.name for entry in os.scandir(folder)
             if entry.name.startswith("checkpoint-") and entry.name.endswith(".tmp")]
     for path in [*list(_newest_first(folder))[keep:], *left]:
         with contextlib.suppress(OSError):

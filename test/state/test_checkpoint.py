@@ -131,10 +131,10 @@ def test_a_short_history_is_kept_and_rests_of_killed_writers_are_not(tmp_path: P
 
 
 def test_values_come_back_as_they_were(tmp_path: Path) -> None:
-    values = {"float": 0.1, "nan": float("nan"), "inf": -float("inf"), "int": 2**70, "none": None, "yes": True,
-              "text": "ä",
-              "list": [1, [2.5]], "numbers": {0: "a", 1: {2: "b"}}, "half": Tensor([1.5, 2], dtype="bfloat16"),
-              "array": np.arange(3, dtype=np.int8), "number": np.float32(0.1), "empty": Tensor.zeros(0, 3)}
+    values: dict[str, Any] = {"float": 0.1, "nan": float("nan"), "inf": -float("inf"), "int": 2**70, "none": None,
+                              "yes": True, "text": "ä", "list": [1, [2.5]], "numbers": {0: "a", 1: {2: "b"}},
+                              "half": Tensor([1.5, 2], dtype="bfloat16"), "array": np.arange(3, dtype=np.int8),
+                              "number": np.float32(0.1), "empty": Tensor.zeros(0, 3)}
     checkpoint.save(tmp_path, 1, {"values": values})
     target: dict[str, Any] = {"old": 1}
     assert checkpoint.load(tmp_path, {"values": target}) is not None
