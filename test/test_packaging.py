@@ -35,7 +35,7 @@ def imported(folder: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("folder, extras", [("minigrad", ("compile", "data", "onnx")),
-                                            ("examples", ("chat", "examples"))])
+                                            ("examples", ("chat", "examples", "train"))])
 def test_what_is_imported_is_what_is_needed(folder: str, extras: tuple[str, ...]) -> None:
     own = {"minigrad", "examples"} | sys.stdlib_module_names
     needed = libraries(PROJECT["project"]["dependencies"])
