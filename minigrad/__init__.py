@@ -58,9 +58,8 @@ _LATER = {"amp": ("minigrad.amp", None), "autocast": ("minigrad.amp", "autocast"
           "show": ("minigrad.engine.show", "show"),
           "plan": ("minigrad.report.estimate", "plan"), "profile": ("minigrad.report.profile", "profile"),
           "plans": ("minigrad.report.plans", "plans"), "scan": ("minigrad.mixins.loops", "scan"),
-          **{name: (f"minigrad.{name}", None) for name in ("backends", "cuda", "fft", "functions", "special", "utils")}}
           **{name: (f"minigrad.{name}", None) for name in ("array_api", "backends", "cuda", "fft", "functions",
-                                                          "special")}}
+                                                          "special", "utils")}}
 
 
 def __getattr__(name: str) -> Any:
@@ -90,6 +89,6 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_LATER, *dtypes.BY_NAME, *functions.__all__, *vars(methods)})
 
 
-__all__ = ["Tensor", "TinyJit", "Variable", "amp", "autocast", "autograd", "config", "data", "devices", "distributions",
-           "dtypes", "errors", "export", "jit", "linalg", "manual_seed", "microkernels", "nn", "optim", "plan", "plans",
-           "profile", "scan", "show", "summary", "synchronize", "tensor"]
+__all__ = ["Tensor", "TinyJit", "Variable", "amp", "array_api", "autocast", "autograd", "config", "data", "devices",
+           "distributions", "dtypes", "errors", "export", "jit", "linalg", "manual_seed", "microkernels", "nn", "optim",
+           "plan", "plans", "profile", "scan", "show", "summary", "synchronize", "tensor"]

@@ -103,10 +103,15 @@ class Function:
         found = tuple(results) if several else (results,)
         rule = _Rule(cls, ctx, args, [k for k, _ in given], found)
         of = call(rule, *nodes)
-        made = [Tensor._wrap(output(of, r.node, k), *[a for _, a in given]) if rule.differentiable[k] else r
+        made = [result_of(output(of, r.node, k), *[a for _, a in given]) if rule.differentiable[k] else r
                 for k, r in enumerate(found)]
         rule.made = {k: ref(r.node) for k, r in enumerate(made) if rule.differentiable[k]}
         return tuple(made) if several else made[0]
+
+
+def result_of(node: Node, *parents: Tensor) -> Tensor:
+    """A Tensor over the result of an operation over `parents`, to which a gradient flows from it."""
+    return Tensor._wrap(node, *parents)
 
 
 class _Rule:
@@ -160,8 +165,8 @@ class _Rule:
     def _gradient(self, number: int, gradients: Mapping[int, Node]) -> Tensor | None:
         node, found = self.results[number], gradients.get(number)
         if found is not None:
-            return _flowing(Tensor._wrap(found))
-        return Tensor._wrap(B.full_like(node, 0)) if node is not None and self.ctx._materialize else None
+            return _flowing(result_of(found))
+        return result_of(B.full_like(node, 0)) if node is not None and self.ctx._materialize else None
 
     def _fitted(self, part: Any, source: Node) -> Node | None:
         """A gradient in the shape, dtype and place of the input."""

@@ -7,7 +7,8 @@ from functools import reduce
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from minigrad.amp.autocast import ABSENT
+from minigrad.amp.casting import ABSENT
+from minigrad.autograd import result_of
 from minigrad.dtype import float16, float32, int32
 from minigrad.errors import DTypeError, MinigradError
 from minigrad.ops.storage import ASSIGN
@@ -113,7 +114,7 @@ class GradScaler:
         """Takes an assignment back where `skip` is True."""
         old, new = t.node.inputs
         t.node = old
-        t.assign(skip.to(t.device).where(t.detach(), Tensor._wrap(new)))
+        t.assign(skip.to(t.device).where(t.detach(), result_of(new)))
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
         """Moves the scale by what the steps since the last call found, or sets it."""

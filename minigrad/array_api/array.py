@@ -19,7 +19,6 @@ class Array(Parts):
     """An array of the standard: a Tensor `re`, and for complex numbers a second one, `im`. Gradients go on."""
 
     __slots__ = ()
-    __hash__ = None  # type: ignore[assignment]
     __array_priority__ = 2000  # `numpy_array + array` is asked of the array
 
     @property

@@ -325,7 +325,8 @@ class Jit(Captured):
             except TypeError:
                 raise MinigradError(f"[jit] expected an object that allows weak references, got a "
                                     f"{type(instance).__name__}; add __weakref__ to its __slots__") from None
-            found = self._objects[key] = weak, Captures(self._function, *self._options, owner=instance)
+            limit, donate, memory = self._options
+            found = self._objects[key] = weak, Captures(self._function, limit, donate, memory, instance)
         return found[1]
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from minigrad.dtype import float32, to_dtype
 from minigrad.errors import MinigradError
+from minigrad.expr import Expr, evaluate
 from minigrad.nn.module import Module
 from minigrad.ops.attention import ATTENTION
 from minigrad.ops.composite import expand
 from minigrad.ops.node import Node
-from minigrad.ops.op import Composite
+from minigrad.ops.op import Composite, Shape
 from minigrad.ops.products import CONV, MATMUL
 from minigrad.ops.storage import BUFFER
 from minigrad.state.tree import children_of, get_state_dict
@@ -150,20 +151,25 @@ def _flops(results: Sequence[Node], given: Sequence[Node]) -> int:
 def _products(node: Node) -> int:
     """The operations of the products in one Node."""
     if node.op is MATMUL:
-        return 2 * prod(node.shape) * node.inputs[0].shape[-1]
+        return 2 * _elements((*node.shape, node.inputs[0].shape[-1]))
     if node.op is CONV:
-        return 2 * prod(node.shape) * prod(node.inputs[1].shape[1:])
+        return 2 * _elements((*node.shape, *node.inputs[1].shape[1:]))
     if node.op is ATTENTION:
         q, k, v = node.inputs[:3]
-        return 2 * prod(q.shape[:-1]) * k.shape[-2] * (q.shape[-1] + v.shape[-1])
+        return 2 * _elements((*q.shape[:-1], k.shape[-2], q.shape[-1] + v.shape[-1]))
     if not isinstance(node.op.lower, Composite):
         return 0
     return _flops([expand(node, node.inputs)], node.inputs)
 
 
+def _elements(shape: Shape) -> int:
+    """The number of elements of a shape; its Variables are bound to values."""
+    return prod([evaluate(d, {}) if isinstance(d, Expr) else d for d in shape])
+
+
 def _count(tensors: Sequence[Tensor]) -> int:
-    return sum([prod(t.shape) for t in tensors])
+    return sum([_elements(t.shape) for t in tensors])
 
 
 def _bytes(tensors: Sequence[Tensor]) -> int:
-    return sum([prod(t.shape) * t.dtype.itemsize for t in tensors])
+    return sum([_elements(t.shape) * t.dtype.itemsize for t in tensors])

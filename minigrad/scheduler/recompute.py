@@ -150,7 +150,8 @@ class Model:
         if self.graph.kinds[k] == "reduce":
             return self.graph.counts[self.graph.inputs[k][0]] / FLOPS_PER_NS
         if node.op.name in ATTENTIONS:
-            return 2.0 * self.graph.counts[k] * self.graph.nodes[self.graph.inputs[k][1]].shape[-2] / FLOPS_PER_NS
+            keys = bounds(self.graph.nodes[self.graph.inputs[k][1]].shape[-2])[1]
+            return 2.0 * self.graph.counts[k] * keys / FLOPS_PER_NS
         return 0.0
 
     # What lives when
@@ -224,7 +225,8 @@ class Model:
 
     def _note_cone(self, k: int) -> None:
         """Finds what a copy of value k reads and computes."""
-        graph, found, reads, stack = self.graph, [k], {}, list(self.graph.inputs[k])
+        graph, found, stack = self.graph, [k], list(self.graph.inputs[k])
+        reads: dict[int, None] = {}
         seen = {k}
         while stack:
             i = stack.pop()

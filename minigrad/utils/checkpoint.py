@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from minigrad.autograd import result_of
 from minigrad.errors import MinigradError
 from minigrad.graph.autodiff import History, gradient
 from minigrad.ops import build as B
@@ -43,7 +44,7 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool | N
     of = call(_Rule(traced), *traced.operands)
     for number, k in enumerate(places):
         made = found[k]
-        found[k] = Tensor._wrap(output(of, made.node, number), made)
+        found[k] = result_of(output(of, made.node, number), made)
     return type(results)(found) if several else found[0]
 
 

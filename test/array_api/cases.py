@@ -206,7 +206,7 @@ def reductions() -> Iterator[Case]:
 def searches() -> Iterator[Case]:
     """Positions, order, sets."""
     for kind in REAL:
-        for shape in SHAPES[2:4] + ((2, 3, 4),):
+        for shape in (*SHAPES[2:4], (2, 3, 4)):
             x = values(_rng(kind), shape, kind)
             for axis in (None, 0, -1):
                 for name in ("argmax", "argmin"):
