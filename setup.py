@@ -2,5 +2,5 @@
 from setuptools import find_namespace_packages, setup
 
 setup(packages=[*find_namespace_packages(include=["minigrad*"]), "minigrad_examples", "minigrad_examples.efficientnet",
-                "minigrad_examples.gpt"],
+                "minigrad_examples.gpt", "minigrad_examples.zoo"],
       package_dir={"minigrad_examples": "examples"})

@@ -2,7 +2,7 @@
 kernel.
 
     at the whole domain of its user       the user is its epilogue
-    at a prefix of it                     a definition of the row (softmax, norms)
+    at some variables of it               a definition of the row (softmax, norms)
     inside a sum, through movement only   one merged sum (gradients of windows)
 
 A row may also keep its reductions for others: batch norm's statistics are found by the kernel that normalises, and the
