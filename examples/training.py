@@ -1,4 +1,4 @@
-"""What the training examples have in common: options that a run goes on with, logs, curves, Ctrl-C, precision."""
+"""Parts of the training examples: options that a run goes on with, logs, curves, Ctrl-C, precision."""
 from __future__ import annotations
 
 import argparse
@@ -155,7 +155,7 @@ def smoothed(values: Sequence[float], window: int) -> list[float]:
 
 
 def rate_factor(kind: str, warmup: int, total: int, least: float) -> Callable[[Tensor], Tensor]:
-    """What the learning rate is multiplied with after a count of steps: from 0 to 1 in `warmup` steps, then `kind`: to
+    """The factor of the learning rate after a count of steps: from 0 to 1 in `warmup` steps, then `kind`: to
     `least` in a half period of the cosine (cosine) or by a tenth at 60 and 80% (step), or 1 (constant)."""
     def factor(count: Tensor) -> Tensor:
         up = ((count + 1) * (1 / max(warmup, 1))).minimum(1.0)

@@ -16,7 +16,7 @@ from minigrad.errors import ShapeError
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a GPT is made from: tokens known, tokens seen at once, layers, heads, numbers for each token."""
+    """Sizes of a GPT: tokens known, tokens seen at once, layers, heads, numbers for each token."""
 
     vocabulary: int
     block: int = 64

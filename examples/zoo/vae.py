@@ -12,7 +12,7 @@ from minigrad import Tensor, nn
 CHANNELS = (128, 256, 512, 512)
 """Of the levels, from the image's size to the latents'."""
 SCALING = 0.18215
-"""What a latent was multiplied by before the diffusion model saw it: divide by it before decoding."""
+"""The factor of latents that the diffusion model saw: divide by it before decoding."""
 
 
 def norm(channels: int) -> nn.GroupNorm:
@@ -101,7 +101,7 @@ class Decoder(nn.Module):
 
 
 class AutoencoderKLDecoder(nn.Module):
-    """What `AutoencoderKL.decode` computes: its state is that of diffusers' file without `encoder.` and
+    """Computes `AutoencoderKL.decode`: its state is that of diffusers' file without `encoder.` and
     `quant_conv.`."""
 
     def __init__(self, channels: tuple[int, ...] = CHANNELS, layers: int = 2, latents: int = 4):

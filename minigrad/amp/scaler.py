@@ -136,7 +136,7 @@ class GradScaler:
         self._stepped.clear()
 
     def is_enabled(self) -> bool:
-        """Whether it does anything."""
+        """True if it does anything."""
         return self._enabled
 
     def get_scale(self) -> float:
@@ -165,7 +165,7 @@ class GradScaler:
         Tensor.realize(self._scale, self._growth_tracker)
 
     def get_growth_factor(self) -> float:
-        """What the scale grows by."""
+        """The factor by which the scale grows."""
         return self._growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
@@ -173,7 +173,7 @@ class GradScaler:
         self._growth_factor = new_factor
 
     def get_backoff_factor(self) -> float:
-        """What the scale is multiplied by after a step that did not count."""
+        """The factor of the scale after a step that did not count."""
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:

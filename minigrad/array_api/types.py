@@ -105,4 +105,4 @@ def checked(name: str, dtype: Type, kinds: str) -> None:
     """Raises DTypeError where a type is of none of the kinds, by their letters."""
     if dtype.kind not in kinds:
         words = {"b": "bool", "i": "signed", "u": "unsigned", "f": "real floating", "c": "complex"}
-        raise DTypeError(f"[{name}] expected {', '.join(words[k] for k in kinds)} elements, got {dtype}")
+        raise DTypeError(f"[{name}] expected a type that is {' or '.join(words[k] for k in kinds)}, got {dtype}")

@@ -10,7 +10,7 @@ from minigrad.expr import Index, bounds
 from minigrad.scheduler.memory import plan_memory
 
 TRIES = 3
-"""How often a plan is made whose launches need memory beside their values, which the scheduler does not know of."""
+"""The times that a plan is made whose launches need memory beside their values, unknown to the scheduler."""
 
 
 def within_budget(make: Callable[[], ExecutionPlan]) -> ExecutionPlan:

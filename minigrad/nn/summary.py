@@ -62,7 +62,7 @@ class Summary:
                             for k, (text, w) in enumerate(zip(line, widths, strict=True))]) for line in lines]
         rule = "-" * max(map(len, table))
         return "\n".join([table[0], rule, *table[1:], rule,
-                          f"{self.parameters:,} parameters, {self.trainable:,} of them trainable, "
+                          f"parameters: {self.parameters:,}, {self.trainable:,} of them trainable, "
                           f"{self.parameter_bytes / 1e6:.3f} MB",
                           f"{self.flops / 1e6:.2f} MFLOP in products, {self.result_bytes / 1e6:.3f} MB of results"])
 

@@ -1,4 +1,4 @@
-"""What is told of a kernel: its name, and how much it computes."""
+"""Facts of a kernel that are told: its name, and how much it computes."""
 from __future__ import annotations
 
 from minigrad.ops.node import Node

@@ -55,7 +55,7 @@ class Fusion:
     """The state and result of the pass: `group_of[k]` for materialised nodes, `inside[k]` the fusion groups that
     compute k.
 
-    `unfinished` are sums that no kernel finishes (`rows.finished_singly`); `varying` and `work` are by node, `cones`,
+    `unfinished` are sums that no kernel finishes (`singly.finished_singly`); `varying` and `work` are by node, `cones`,
     `reads`, `contractions`, `evaluations` and `scattered` memos of `cost.cone`, `operand_accesses`, `is_contraction`,
     `cost.count_evaluations` and `windows.is_scattered`. `again`: where values are computed again.
     """

@@ -25,7 +25,7 @@ from minigrad.scheduler.groups import ATTENTIONS, Again, Fusion
 from minigrad.scheduler.memory import plan_memory
 
 ROUNDS = 4
-"""How often a graph whose values are computed again is looked at again."""
+"""The times that a graph whose values are computed again is looked at again."""
 
 ROOM = 0.98
 """The share of the budget that the estimate may fill: memory that temporaries share has gaps."""
@@ -34,7 +34,7 @@ SMALL = 0.25
 """A value that is gone is kept for a copy rather than computed again if it is smaller than this share of the copy."""
 
 FLOPS_PER_NS, BYTES_PER_NS = 50.0, 10.0
-"""What a machine does in a nanosecond, for comparing recomputations with each other."""
+"""Work that a machine does in a nanosecond, for comparing recomputations with each other."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Recomputation:
-    """What a budget of memory led to: as many `values` are computed again, which adds the share `work` to the
+    """The outcome of a budget of memory: as many `values` are computed again, which adds the share `work` to the
     arithmetic; the bytes at the peak `before` and `after`."""
 
     values: int
@@ -95,7 +95,7 @@ def recompute(graph: Graph, time: Callable[[Recomputed], Timed], budget: int) ->
 
 
 class Model:
-    """When each value of a fused graph is made and used, and what would live if some were computed again.
+    """The times at which values of a fused graph are made and used, and what would live if some were computed again.
 
     A value is a root of a fusion group in memory of its own, by position. `reads[v]` are the values that a copy of v
     needs, `inner[v]` the other Nodes that it computes, `cost[v]` the nanoseconds that it takes.
@@ -184,7 +184,7 @@ class Model:
         return self._known_readers
 
     def _starts(self, chosen: set[int]) -> dict[int, int]:
-        """When each chosen value is computed again: before its first use after the turn, by a copy too."""
+        """The time at which each chosen value is computed again: before its first use after the turn, by a copy too."""
         starts: dict[int, int] = {}
         for k in sorted(chosen, key=lambda k: -self.born[k]):
             late = [t for t in self.uses[k] if t > self.turn] + self._copied(k, starts)
@@ -307,7 +307,7 @@ class Model:
 
     def _times(self, plain: Graph, origin: dict[Node, int], copies: set[Node], time_of: dict[int, float],
                ) -> dict[Node, float]:
-        """When each Node is computed: as before, and a copy just before its first user."""
+        """The time at which each Node is computed: as before, and a copy just before its first user."""
         plain.connect()
         times: dict[Node, float] = {}
         first: dict[int, float] = {}

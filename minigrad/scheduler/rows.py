@@ -14,24 +14,13 @@ from collections.abc import Collection
 
 from minigrad.errors import quantity
 from minigrad.expr import Index, Var
-from minigrad.scheduler.cost import PACKED_WORK, cone, cores, rates
+from minigrad.scheduler.cost import cone, cores
 from minigrad.scheduler.graph import size
-from minigrad.scheduler.groups import (
-    Accesses,
-    Fusion,
-    Group,
-    domain_size,
-    is_contraction,
-    operand_accesses,
-    used_variables,
-    volume,
-)
+from minigrad.scheduler.groups import Accesses, Fusion, Group, domain_size, is_contraction, used_variables, volume
+from minigrad.scheduler.singly import finished_singly
 
 MAX_ROOTS = 6
 """The most outputs of a row kernel."""
-
-SCALAR_RATE = 5e8
-"""Operations per second on results of sums across lanes, one by one: a tanh of ten operations takes 18 ns."""
 
 
 def refuse_reduction(state: Fusion, k: int, group: Group, accesses: Accesses) -> str | None:
@@ -68,41 +57,6 @@ def refuse_reduction(state: Fusion, k: int, group: Group, accesses: Accesses) ->
     if rows < 2 * cores(state.target) and domain_size(group) > 1 << 15:
         return f"only {quantity(rows, 'row')} for {quantity(domain_size(group), 'element')}"
     return None
-
-
-def finished_singly(state: Fusion, k: int, group: Group, at: tuple[Index, ...]) -> str | None:
-    """The reason to keep a small product of a vector and a matrix whose rows lie along the sum: lanes go along it, so
-    that what follows (the gates of a recurrent layer) is computed number by number, not in vectors."""
-    graph, target = state.graph, state.target
-    below = graph.inputs[k][0]
-    if target.is_gpu or target.language != "llvm" or graph.nodes[k].op.name != "sum" or \
-            graph.kinds[below] != "elementwise" or graph.counts[below] > PACKED_WORK:
-        return None
-    flops = sum([state.work[m] for m in group.members if graph.kinds[m] == "elementwise"])
-    _, bandwidth, launch = rates(target)
-    extra = flops / SCALAR_RATE
-    saved = launch + 2 * graph.sizes[k] / bandwidth
-    if extra <= saved or not lies_along_sum(state, k, at):
-        return None
-    state.unfinished.add(k)
-    return f"computing what follows singly costs {extra * 1e6:.0f} us, keeping it {saved * 1e6:.0f} us"
-
-
-def lies_along_sum(state: Fusion, k: int, at: tuple[Index, ...]) -> bool:
-    """True where no operand of sum `k`, through movement and elementwise operations, is contiguous along the domain."""
-    graph, domain = state.graph, used_variables(at)
-    stack = [(k, at)]
-    while stack:
-        user, here = stack.pop()
-        for i in dict.fromkeys(graph.inputs[user]):
-            for there in operand_accesses(state, user, i, here):
-                if not used_variables(there) & domain:
-                    continue
-                if graph.kinds[i] in ("move", "elementwise"):
-                    stack.append((i, there))
-                elif used_variables(there[-1:]) & domain:
-                    return False
-    return True
 
 
 def bijective(state: Fusion, k: int, at: tuple[Index, ...], group: Group) -> bool:

@@ -36,7 +36,7 @@ _TENSOR, _PAIRS = "$tensor", "$pairs"
 
 @dataclass(frozen=True)
 class Restored:
-    """What `load` found: the step, the file, the plain dictionaries by name, and a line for each newer file that was
+    """The findings of `load`: the step, the file, the plain dictionaries by name, a line for each newer file that was
     not whole."""
 
     step: int

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Any
 
-from minigrad.errors import FormatError
+from minigrad.errors import FormatError, quantity
 from minigrad.state.fields import MAX_RANK, brief
 
 
@@ -66,7 +66,7 @@ class Machine:
     def last(self, count: int) -> list[Any]:
         """The last `count` values, taken off the stack."""
         if count > len(self.stack):
-            raise FormatError(f"{count} values of a stack of {len(self.stack)}")
+            raise FormatError(f"{quantity(count, 'value')} of a stack of {len(self.stack)}")
         items, self.stack[-count:] = self.stack[-count:], []
         return items
 

@@ -11,7 +11,7 @@ from minigrad.dtype import DType
 from minigrad.errors import MinigradError
 
 DEVICE = "CPU"
-"""Where everything is computed: torch's memory is the host's."""
+"""The device that computes everything: torch's memory is the host's."""
 
 DTYPES: dict[torch.dtype, DType] = {
     torch.bool: dtypes.bool_, torch.uint8: dtypes.uint8, torch.int8: dtypes.int8, torch.int16: dtypes.int16,
@@ -22,7 +22,7 @@ TORCH_DTYPES = {ours: theirs for theirs, ours in DTYPES.items()}
 
 
 class Unsupported(MinigradError):
-    """What an operator of the table cannot do, though it has the name."""
+    """Raised for what an operator of the table cannot do, though it has the name."""
 
 
 class Node:

@@ -17,7 +17,7 @@ from minigrad.torch_compile.table import name_of, operator_of
 
 
 class Program:
-    """What `nodes` compute from the nodes `inputs`, for the nodes `outputs`. `draws` says whether they draw random
+    """Computes `nodes` from the nodes `inputs`, for the nodes `outputs`. `draws` says whether they draw random
     numbers."""
 
     def __init__(self, nodes: list[fx.Node], inputs: list[fx.Node], outputs: list[fx.Node]):
@@ -96,7 +96,7 @@ def value_of(node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def typed_results(function: Operator, node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """What an operator gives, in the types that ATen says."""
+    """The results of an operator, in the types that ATen says."""
     kinds = result_types(node)
     found = function(Node(kinds), *args, **kwargs)
     if isinstance(node.meta["val"], (list, tuple)):

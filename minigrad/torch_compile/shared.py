@@ -21,7 +21,7 @@ class Shared(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What was made of one torch tensor while it was at `address`, of this shape and type."""
+    """A Tensor that was made of one torch tensor while it was at `address`, of this shape and type."""
 
     of: ref[Any]
     address: int

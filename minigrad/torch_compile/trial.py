@@ -1,4 +1,4 @@
-"""Whether minigrad runs a node: its operator is tried on lazy Tensors of the node's types and shapes."""
+"""Finds whether minigrad runs a node: its operator is tried on lazy Tensors of the node's types and shapes."""
 from __future__ import annotations
 
 from typing import Any
@@ -61,7 +61,7 @@ def _stand_in(value: Any) -> Any:
 
 
 def _difference(found: Any, expected: Any) -> str | None:
-    """What is wrong with the results of an operator; None where their shapes are those that ATen says."""
+    """A sentence on what is wrong with the results of an operator; None where their shapes are those that ATen says."""
     if isinstance(expected, (list, tuple)):
         reasons = [_difference(f, e) for f, e in zip(found, expected, strict=False)]
         return next((r for r in reasons if r is not None), None)

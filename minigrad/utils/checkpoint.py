@@ -49,7 +49,7 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool | N
 
 
 def _between(given: Sequence[Node], results: Sequence[Node], start: int) -> Traced:
-    """What makes the results of the given Nodes, and of others that were there before the serial `start`."""
+    """The trace that makes the results of the given Nodes, and of others that were there before the serial `start`."""
     known, operands, seen = set(given), dict.fromkeys(given), set(given)
     stack = [r for r in results if r not in known]
     while stack:

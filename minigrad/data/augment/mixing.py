@@ -74,7 +74,7 @@ def beta_table(alpha: float) -> np.ndarray:
 
 
 def _box(x: Tensor, keys: Tensor, alpha: float) -> Tensor:
-    """Where images [N, 1, H, W] are their partner's: a rectangle around a random place, cut at the edges."""
+    """A mask [N, 1, H, W], True where images are their partner's: a rectangle around a random place, cut at edges."""
     _, _, height, width = images("cutmix", x)
     a, u, v = numbers(keys, MIX, 3)
     side = (1 - beta(a, alpha)).maximum(0.0).sqrt()
