@@ -55,9 +55,9 @@ class Fusion:
     """The state and result of the pass: `group_of[k]` for materialised nodes, `inside[k]` the fusion groups that
     compute k.
 
-    `unfinished` are sums that no kernel finishes (`singly.finished_singly`); `varying` and `work` are by node, `cones`,
-    `reads`, `contractions`, `evaluations` and `scattered` memos of `cost.cone`, `operand_accesses`, `is_contraction`,
-    `cost.count_evaluations` and `windows.is_scattered`. `again`: where values are computed again.
+    `varying` and `work` are by node, `cones`, `reads`, `contractions`, `evaluations` and `scattered` memos of
+    `cost.cone`, `operand_accesses`, `is_contraction`, `cost.count_evaluations` and `windows.is_scattered`. `again`:
+    where values are computed again.
     """
 
     graph: Graph
@@ -65,7 +65,6 @@ class Fusion:
     groups: list[Group] = field(default_factory=list)
     group_of: dict[int, int] = field(default_factory=dict)
     inside: dict[int, set[int]] = field(default_factory=dict)
-    unfinished: set[int] = field(default_factory=set)
     varying: list[tuple[bool, ...]] = field(default_factory=list)
     work: list[float] = field(default_factory=list)
     cones: dict[int, tuple[float, list[int]]] = field(default_factory=dict)

@@ -151,10 +151,6 @@ class Merger:
         if len(x.roots) + len(y.roots) > MAX_OUTPUTS or x.size + y.size > MAX_MEMBERS or self.state.apart(
                 x.roots, y.roots):
             return False
-        unfinished = self.state.unfinished
-        if unfinished and any(unfinished.intersection(self.state.groups[g].roots) & self.operands(h)
-                              for g, h in ((a, b), (b, a))):
-            return False
         return self.worthwhile(a, b) and not self.path_between(a, b) and self.updates_in_step(a, b)
 
     def worthwhile(self, a: int, b: int) -> bool:

@@ -17,7 +17,6 @@ from minigrad.expr import Index, Var
 from minigrad.scheduler.cost import cone, cores
 from minigrad.scheduler.graph import size
 from minigrad.scheduler.groups import Accesses, Fusion, Group, domain_size, is_contraction, used_variables, volume
-from minigrad.scheduler.singly import finished_singly
 
 MAX_ROOTS = 6
 """The most outputs of a row kernel."""
@@ -42,7 +41,7 @@ def refuse_reduction(state: Fusion, k: int, group: Group, accesses: Accesses) ->
             return "its users work row by row"
         if (contraction or group.contraction) and group.reductions:
             return "a contraction beside another reduction"
-        return finished_singly(state, k, group, at)
+        return None
     if contraction or group.contraction:
         return "a contraction read along a row"
     if any(not isinstance(e, Var) for e in plain):

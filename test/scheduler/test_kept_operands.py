@@ -1,7 +1,6 @@
 """Values that are kept in memory because the loops of the kernel that uses them would compute them badly."""
 # Tests know their dims are ints.
 # mypy: disable-error-code="misc"
-import numpy as np
 import pytest
 from support.scheduler import ready
 
@@ -26,15 +25,3 @@ def test_what_a_convolution_of_few_positions_reads_is_computed_before() -> None:
     made = scheduled(sizes(x).conv2d(w, padding=(0, 1)))
     assert len(made.steps) == 2 and "recomputing costs" in "".join(r for s in made.steps for r in s.reasons)
     assert len(scheduled(sizes(x).conv2d(ready(1, 129, 1, 3), padding=(0, 1))).steps) == 1, "one output channel"
-
-
-def test_gates_after_a_product_of_rows_run_in_lanes() -> None:
-    h, w, b = ready(1, 128), ready(128, 128), ready(128)
-    made = scheduled(((h @ w.T + b).tanh() * b.sigmoid() + h).tanh())
-    assert len(made.steps) == 2 and "computing what follows singly" in "".join(r for s in made.steps for r in s.reasons)
-    assert len(scheduled(((h @ w + b).tanh() * b.sigmoid() + h).tanh()).steps) == 1, "columns are lanes themselves"
-    assert len(scheduled((h @ w.T + b).relu()).steps) == 1, "hardly anything follows"
-    result = ((h @ w.T + b).tanh() * b.sigmoid() + h).tanh().numpy()
-    rows, bias = h.numpy(), b.numpy()
-    expected = np.tanh(np.tanh(rows @ w.numpy().T + bias) / (1 + np.exp(-bias)) + rows)
-    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)

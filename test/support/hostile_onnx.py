@@ -2,6 +2,7 @@
 minigrad.onnx says of each: a line `NAME seconds TYPE: message` (TYPE is `runs` where it computes an output)."""
 from __future__ import annotations
 
+import re
 import resource
 import signal
 import sys
@@ -228,7 +229,9 @@ def main() -> None:
             start = time.process_time()
             text = outcome(name, Path(folder))
             print(f"{name}\t{time.process_time() - start:.1f}\t{text!r}", flush=True)
-    print(f"peak\t{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10}\t'MiB'")
+    # Not ru_maxrss, which a process inherits from the one that started it.
+    peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
+    print(f"peak\t{int(peak[1]) >> 10 if peak else -1}\t'MiB'")
 
 
 if __name__ == "__main__":
