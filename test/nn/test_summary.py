@@ -17,7 +17,7 @@ def test_a_sequential_in_rows():
     assert found.rows[0].nbytes == 4 * 8 * 64 * 4 and found.parameter_bytes == 4 * 5370
     text = str(found).splitlines()
     assert text[0].split() == ["layer", "kind", "result", "parameters", "MFLOP", "MB"]
-    assert text[-2].startswith("5,370 parameters")
+    assert text[-2].startswith("parameters: 5,370")
 
 
 def test_plain_objects_nested_modules_and_shared_layers():
