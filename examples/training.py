@@ -9,12 +9,13 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import minigrad
-from minigrad import Tensor
+from minigrad import Tensor, nn
 from minigrad.errors import ConfigError, FormatError
 from minigrad.state import checkpoint
 from minigrad.state.mapped import atomic_file
@@ -170,17 +171,26 @@ def rate_factor(kind: str, warmup: int, total: int, least: float) -> Callable[[T
 
 
 def precision(name: str) -> tuple[Callable[[], AbstractContextManager[Any]], Any]:
-    """(a maker of the context that the forward pass runs in, a gradient scaler for float16 or None). Raises ConfigError
-    where this build has none."""
+    """(a maker of the context that the forward pass runs in, a gradient scaler for float16 or None)."""
     if name == "float32":
         return nullcontext, None
-    try:
-        autocast = minigrad.autocast
-        scaler = minigrad.amp.GradScaler() if name == "float16" else None
-    except AttributeError:
-        raise ConfigError(f"--precision {name}: this build of minigrad has no autocast or GradScaler; expected "
-                          "float32") from None
-    return lambda: autocast(dtype=name), scaler
+    return partial(minigrad.autocast, dtype=name), minigrad.amp.GradScaler() if name == "float16" else None
+
+
+def update(optimizer: Any, schedule: Any, scaler: Any, clip: float) -> None:
+    """A step of the optimizer and of its schedule, by gradients of norm `clip` at most (0: any), which are gone then.
+    `scaler` is that of `precision`."""
+    if scaler is not None and clip:
+        scaler.unscale_(optimizer)
+    if clip:
+        nn.utils.clip_grad_norm_(optimizer.params, clip)
+    if scaler is None:
+        optimizer.step()
+    else:
+        scaler.step(optimizer)
+        scaler.update()
+    schedule.step()
+    optimizer.zero_grad()
 
 
 def go_on(folder: str, objects: dict[str, Any]) -> bool:

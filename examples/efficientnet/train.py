@@ -15,7 +15,6 @@ import json
 import sys
 import time
 from collections.abc import Iterable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,14 @@ if __spec__ is None:  # run as a script: examples and minigrad are found from th
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     from examples import training as common
     from examples.efficientnet.model import EfficientNet
+    from examples.zoo.mobilenet import MobileNetV2
+    from examples.zoo.resnet import resnet18
+    from examples.zoo.vit import VisionTransformer
 else:  # from the repository, or installed as minigrad_examples
     from .. import training as common  # noqa: TID252  (whatever the package is called)
+    from ..zoo.mobilenet import MobileNetV2  # noqa: TID252
+    from ..zoo.resnet import resnet18  # noqa: TID252
+    from ..zoo.vit import VisionTransformer  # noqa: TID252
     from .model import EfficientNet
 
 import minigrad
@@ -112,14 +117,9 @@ def build(name: str, classes: int, channels: int, size: int, drop_path: float, p
         raise ConfigError(f"--drop-path: expected an EfficientNet, got {name}")
     if name == "cnn":
         return CNN(channels, classes)
-    zoo = f"{__package__.rpartition('.')[0]}.zoo" if __package__ else "examples.zoo"
-    try:
-        modules = {part: import_module(f"{zoo}.{part}") for part in ("resnet", "mobilenet", "vit")}
-    except ImportError:
-        raise ConfigError(f"--model {name}: expected examples/zoo beside this example, found none") from None
     if name == "vit_s":
-        return modules["vit"].VisionTransformer(size, classes=classes)
-    return (modules["resnet"].resnet18 if name == "resnet18" else modules["mobilenet"].MobileNetV2)(classes)
+        return VisionTransformer(size, classes=classes)
+    return (resnet18 if name == "resnet18" else MobileNetV2)(classes)
 
 
 def data_of(o: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
@@ -219,17 +219,7 @@ class Trainer:
     def _step(self, x: Tensor, labels: Tensor, keys: Tensor) -> Tensor:
         """The last part of a batch, and the update."""
         result = self._backward(x, labels, keys)
-        if self.scaler is not None and self.o.clip:
-            self.scaler.unscale_(self.optimizer)
-        if self.o.clip:
-            nn.utils.clip_grad_norm_(self.optimizer.params, self.o.clip)
-        if self.scaler is None:
-            self.optimizer.step()
-        else:
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-        self.schedule.step()
-        self.optimizer.zero_grad()
+        common.update(self.optimizer, self.schedule, self.scaler, self.o.clip)
         if self.ema is not None:
             self.ema.update_parameters(self.model)
         return result

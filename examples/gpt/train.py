@@ -105,17 +105,7 @@ class Trainer:
         with Tensor.train():
             loss = self._loss(x, y)
             (loss if self.scaler is None else self.scaler.scale(loss)).backward()
-        if self.scaler is not None:
-            self.scaler.unscale_(self.optimizer)
-        if self.o.clip:
-            nn.utils.clip_grad_norm_(self.optimizer.params, self.o.clip)
-        if self.scaler is None:
-            self.optimizer.step()
-        else:
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-        self.schedule.step()
-        self.optimizer.zero_grad()
+        common.update(self.optimizer, self.schedule, self.scaler, self.o.clip)
         return loss.detach()
 
     def _measure(self, x: Tensor, y: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from examples.training import Stop, Table, curves, options_of, rate_factor, read
 from minigrad import Tensor
 from minigrad.data import read_image
 from minigrad.errors import ConfigError, FormatError
-from minigrad.state.safe import safe_metadata
+from minigrad.state.safe import safe_load, safe_metadata
 
 Image = pytest.importorskip("PIL.Image", reason="pillow is not installed: nothing reads photos")
 SCRIPT = "examples/efficientnet/train.py"
@@ -238,13 +238,19 @@ def test_curves_are_drawn(tmp_path: Path) -> None:
     assert smoothed([1.0, 3.0, 5.0], 2) == [1.0, 2.0, 4.0]
 
 
-def test_precisions_that_a_build_lacks_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from examples import training
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_half_types_train_a_gpt(precision: str, tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("to be or not to be, that is the question\n" * 40)
+    run = ["--data", str(tmp_path / "t.txt"), "--layers", "1", "--heads", "2", "--width", "16", "--block", "8",
+           "--batch", "4", "--steps", "30", "--warmup", "2", "--lr", "0.01", "--clip", "1", "--precision", precision]
+    assert text.run([*run, "--output", str(tmp_path / "o")]) == 0
+    losses = [float(r["loss"]) for r in read_table(tmp_path / "o" / "steps.csv")]
+    assert len(losses) == 30 and losses[-1] < losses[0] - 0.5
+    (weights,) = [p for p in (tmp_path / "o").glob("model.safetensors")]
+    assert {t.dtype.name for t in safe_load(weights).values()} == {"float32"}
 
-    class Bare:
-        """A build without."""
 
-    monkeypatch.setattr(training, "minigrad", Bare())
-    for name in ("bfloat16", "float16"):
-        with pytest.raises(ConfigError, match=f"--precision {name}: this build of minigrad has no autocast"):
-            training.precision(name)
+@pytest.mark.parametrize("model", ["resnet18", "mobilenet_v2", "vit_s"])
+def test_models_of_the_zoo_have_the_classes_asked_for(model: str) -> None:
+    made = images.build(model, 3, 3, 32, 0.0, False)
+    assert made(Tensor.zeros(2, 3, 32, 32)).shape == (2, 3)
