@@ -131,25 +131,29 @@ def _row(name: str, layer: Any, args: tuple[Any, ...], output: Any, own: set[int
     own.update(map(id, parameters))
     results = [r for r in (output if isinstance(output, (tuple, list)) else [output]) if isinstance(r, Tensor)]
     shape = results[0].shape if results else ()
-    flops = _flops([r.node for r in results], [a.node for a in args if isinstance(a, Tensor)])
+    flops = _flops([r.node for r in results], {a.node for a in args if isinstance(a, Tensor)})
     return LayerRow(name, type(layer).__name__, tuple(shape), _count(parameters), flops, _bytes(results))
 
 
-def _flops(results: Sequence[Node], given: Sequence[Node]) -> int:
-    """The operations of the products between Nodes, in what composites stand for too."""
-    total, seen, stack = 0, set(given), list(results)
+def _flops(results: Sequence[Node], seen: set[Node]) -> int:
+    """The operations of the products that make these Nodes, in what composites stand for too, but for Nodes in `seen`,
+    to which it adds: equal parts of two composites are computed once."""
+    total, stack = 0, list(results)
     while stack:
         node = stack.pop()
         if node in seen or node.storage is not None or node.op is BUFFER:
             continue
         seen.add(node)
         stack += node.inputs
-        total += _products(node)
+        products = _products(node)
+        if products is None and isinstance(node.op.lower, Composite):
+            stack.append(expand(node, node.inputs))
+        total += products or 0
     return total
 
 
-def _products(node: Node) -> int:
-    """The operations of the products in one Node."""
+def _products(node: Node) -> int | None:
+    """The operations of one product of matrices, convolution or attention; None for any other Node."""
     if node.op is MATMUL:
         return 2 * _elements((*node.shape, node.inputs[0].shape[-1]))
     if node.op is CONV:
@@ -157,9 +161,7 @@ def _products(node: Node) -> int:
     if node.op is ATTENTION:
         q, k, v = node.inputs[:3]
         return 2 * _elements((*q.shape[:-1], k.shape[-2], q.shape[-1] + v.shape[-1]))
-    if not isinstance(node.op.lower, Composite):
-        return 0
-    return _flops([expand(node, node.inputs)], node.inputs)
+    return None
 
 
 def _elements(shape: Shape) -> int:

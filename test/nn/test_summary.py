@@ -38,6 +38,8 @@ def test_plain_objects_nested_modules_and_shared_layers():
     found = minigrad.summary(Plain(), Tensor.zeros(2, 5, 4))
     assert [r.name for r in found.rows] == ["parts.inner.first", "parts.inner.attention", "shared", "shared"]
     assert [r.parameters for r in found.rows] == [20, 80, 20, 0] and found.parameters == 120
+    # Projections; scores and sums of 5 sequences of length 2; scores again for the weights, which are a result too.
+    assert found.rows[1].flops == 2 * 10 * 4 * 16 + 2 * 2 * 5 * 2 * 2 * 4 + 2 * 5 * 2 * 2 * 4
 
 
 def test_nothing_is_computed_and_nothing_changes():
