@@ -6,7 +6,7 @@ from collections.abc import Callable
 from minigrad.config import config, current
 from minigrad.engine.plan import ExecutionPlan, uses_of
 from minigrad.errors import BudgetError
-from minigrad.expr import Index, bounds
+from minigrad.expr import bounds
 from minigrad.scheduler.memory import plan_memory
 
 TRIES = 3
@@ -37,14 +37,14 @@ def within_budget(make: Callable[[], ExecutionPlan]) -> ExecutionPlan:
 
 def peak_of(plan: ExecutionPlan) -> int:
     """The most bytes that a run takes: what it reads and gives, and its temporaries."""
-    sizes = {k: _number(plan.sizes[k]) for k in plan.temporary}
+    sizes = {k: bounds(plan.sizes[k])[1] for k in plan.temporary}
     return lasting_bytes(plan) + plan_memory(sizes, uses_of(plan.items)).nbytes
 
 
 def lasting_bytes(plan: ExecutionPlan) -> int:
-    """The bytes that a plan reads or gives, which it cannot do without."""
+    """The bytes that a plan reads or gives, which it cannot do without; symbolic sizes count at their bounds."""
     kept = {k for k, s in enumerate(plan.schedule.slots) if s.leaf is not None} | set(plan.made)
-    return sum([_number(plan.sizes[k]) for k in kept])
+    return sum([bounds(plan.sizes[k])[1] for k in kept])
 
 
 def held_at_peak(plan: ExecutionPlan, sizes: dict[int, int]) -> list[tuple[int, int]]:
@@ -66,13 +66,8 @@ def held_at_peak(plan: ExecutionPlan, sizes: dict[int, int]) -> list[tuple[int, 
     return [(s, first[s]) for s in best]
 
 
-def _number(size: Index) -> int:
-    """A size over symbolic dims counts at its bound."""
-    return size if type(size) is int else int(bounds(size)[1])
-
-
 def _refusal(plan: ExecutionPlan, budget: int) -> str:
-    sizes = {k: _number(plan.sizes[k]) for k in plan.temporary}
+    sizes = {k: bounds(plan.sizes[k])[1] for k in plan.temporary}
     held = sorted(held_at_peak(plan, sizes), key=lambda at: -sizes[at[0]])
     named = ", ".join([f"{_mb(sizes[s])} result of {plan.items[t].name}" for s, t in held[:2]])
     peak = peak_of(plan)

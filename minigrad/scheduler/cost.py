@@ -4,6 +4,7 @@ from __future__ import annotations
 from math import ceil, inf
 
 from minigrad.codegen.strategies.attention_decode import MAX_ROWS
+from minigrad.codegen.strategies.recognise_window import MAX_TAPS
 from minigrad.expr import Index, Var, bounds, subs, variables
 from minigrad.ops.op import Elementwise, Generate
 from minigrad.scheduler.graph import Graph, numel, size
@@ -40,9 +41,6 @@ LOAD_FLOPS = 2
 
 GATHER_FLOPS = 8
 """The number of operations that a load from a looked up place counts as: each lane has its own."""
-
-STAGED_TAPS = 64
-"""The taps of a window's positions up to which these are staged without being packed."""
 
 MAX_CONE = 96
 """The most Nodes that are looked at to see what one costs."""
@@ -307,7 +305,7 @@ def count_evaluations(group: Group, at: tuple[Index, ...], shape: tuple[Index, .
     if not (inner and group.contraction):
         return total * each
     if not all(map(is_digit, at)):  # a window
-        if total < PACKED_WORK and volume(tuple(inner)) > STAGED_TAPS and not (target.is_gpu or scattered):
+        if total < PACKED_WORK and volume(tuple(inner)) > MAX_TAPS and not (target.is_gpu or scattered):
             return total / TILE_REUSE  # neither packed nor staged
         outside = volume(tuple(v for v in group.domain if v not in used))
         columns = size(shape[-1])

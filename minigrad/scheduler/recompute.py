@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minigrad.expr import bounds
+from minigrad.expr import bounds, product
 from minigrad.ops.node import Node, apply, apply_once
 from minigrad.ops.op import Elementwise, Scan
 from minigrad.scheduler.graph import Graph, build_graph
@@ -122,14 +122,13 @@ class Model:
         self.reads: dict[int, list[int]] = {}
         self.inner: dict[int, list[int]] = {}
         self.cost: dict[int, float] = {}
+        self._readers: dict[int, list[int]] = {}
+        """The values whose copies read value k."""
         self.turn = int(self.curve({}).argmax()) if self.length else 0
 
     def _bytes(self, k: int) -> int:
         node = self.graph.nodes[k]
-        total = node.dtype.itemsize
-        for d in node.shape:
-            total *= d if type(d) is int else bounds(d)[1]
-        return total
+        return bounds(product(node.shape))[1] * node.dtype.itemsize
 
     def peak(self) -> int:
         """Bytes at the peak: what is read and given, and the arena of the temporaries."""
@@ -174,14 +173,10 @@ class Model:
 
     def _copied(self, k: int, starts: dict[int, int]) -> list[int]:
         """The times at which copies read value k."""
-        return [starts[w] for w in self._readers.get(k, ()) if w in starts] if starts else []
+        return [starts[w] for w in self._readers.get(k, ()) if w in starts]
 
     def _end(self, k: int, starts: dict[int, int]) -> int:
         return max([self.born[k], *self.uses[k], *self._copied(k, starts)])
-
-    @property
-    def _readers(self) -> dict[int, list[int]]:
-        return self._known_readers
 
     def _starts(self, chosen: set[int]) -> dict[int, int]:
         """The time at which each chosen value is computed again: before its first use after the turn, by a copy too."""
@@ -195,7 +190,6 @@ class Model:
 
     def choose(self) -> set[int]:
         """The values to compute again, as far as that helps."""
-        self._known_readers: dict[int, list[int]] = {}
         crossing = [k for k in self.own if self.born[k] <= self.turn and any(t > self.turn for t in self.uses[k])]
         for k in self.own:
             if self.born[k] <= self.turn and self._may_repeat(k):
@@ -242,7 +236,7 @@ class Model:
         moved = self.sizes[k] + sum([self.sizes[i] for i in reads])
         self.cost[k] = sum(map(self._work, found)) + moved / BYTES_PER_NS
         for i in reads:
-            self._known_readers.setdefault(i, []).append(k)
+            self._readers.setdefault(i, []).append(k)
 
     def _gain(self, k: int, top: int, chosen: set[int], starts: dict[int, int]) -> tuple[float, set[int]]:
         """(bytes that go at time `top` per nanosecond, the values that are computed again for it)."""

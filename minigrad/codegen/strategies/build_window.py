@@ -199,7 +199,7 @@ class TapsBuilder(WindowBuilder):
         made = Taps(number, phases[0].rows, count, offset, phases[0].dilation, None)
         if phases[0].weight is None:
             return made
-        column = Var("tap", 0, MAX_TAPS["taps"])
+        column = Var("tap", 0, MAX_TAPS)
         if any(self.weight_of_any(phases, number, u, column) is None for u in range(len(made.rows))):
             return None
         return replace(made, weight=partial(self.weight_of_any, phases, number))

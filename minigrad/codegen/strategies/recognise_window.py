@@ -23,8 +23,8 @@ from minigrad.value import Value, const, expressions, free_variables, guard, reb
 MAX_STEP = 4
 """Stride or dilation beyond which most of a staged row is never read."""
 
-MAX_TAPS = {"taps": 64, "plane": 256}
-"""Taps are written out."""
+MAX_TAPS, MAX_PLANE_TAPS = 64, 256
+"""Taps are written out: at each position of a row, and for each output of a plane."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def recognised(parts: Parts) -> Window:
     if not parts.over or not parts.domain:
         raise Refused("nothing is summed")
     taps = prod([extent(v) for v in parts.over])
-    if taps > MAX_TAPS["taps"]:
+    if taps > MAX_TAPS:
         return _plane_form(parts)
     window = _taps_form(parts)
     area = window.phase.rows.length * window.phase.columns.length
@@ -187,8 +187,8 @@ def _plane_form(parts: Parts) -> Window:
     rest = [f for f in parts.factors if f not in moving]
     used = frozenset().union(*(free_variables(f) for f in rest))
     taps = [v for v in parts.domain if v not in everywhere]
-    if prod([extent(v) for v in taps]) > MAX_TAPS["plane"]:
-        raise Refused(f"more than {MAX_TAPS['plane']} taps")
+    if prod([extent(v) for v in taps]) > MAX_PLANE_TAPS:
+        raise Refused(f"more than {MAX_PLANE_TAPS} taps")
     images = [r for r in parts.over if r in used]
     if not moving or not images:
         raise Refused("no operand is read at positions that move with the outputs")
