@@ -310,5 +310,3 @@ def _places(key: Any, ndim: int) -> Any:
                        and not any([isinstance(p, Parts) for p in parts])):
         raise IndexError(f"[index] expected a key for each of {ndim} axes, or an ellipsis, got {key!r}")
     return tuple([p.re if isinstance(p, Parts) else p for p in parts])
-
-

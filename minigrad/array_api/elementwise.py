@@ -165,5 +165,3 @@ def where(condition: Any, x1: Any, x2: Any, /) -> Any:
     a, b = operands("where", "biufc", x1, x2)
     re = a.re.where(condition=chosen, other=b.re)
     return type(a)(re) if a.im is None else type(a)(re, a.im.where(condition=chosen, other=b.im))
-
-

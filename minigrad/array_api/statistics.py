@@ -268,5 +268,3 @@ def unique_inverse(x: Any, /) -> UniqueInverse:
 def unique_values(x: Any, /) -> Any:
     """Distinct elements."""
     return unique_all(x).values
-
-

@@ -97,4 +97,3 @@ def lazy_readers(graph: Graph, device: str) -> list[Node]:
         if reads and fresh <= limit:
             found.append(node)
     return list(dict.fromkeys(found))
-

@@ -154,4 +154,3 @@ def _owners(f: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
         named = {name: cell.cell_contents for name, cell in cells}
         named |= {name: plain.__globals__[name] for name in plain.__code__.co_names if name in plain.__globals__}
         yield from [(name, value) for name, value in named.items() if not isinstance(value, type | FunctionType)]
-

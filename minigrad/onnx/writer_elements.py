@@ -223,4 +223,3 @@ ELEMENTWISE: dict[Op, Rule] = {
     E.FLOORDIV: _divided(False), E.MOD: _divided(True), E.SHL: _shifted(True), E.SHR: _shifted(False),
     E.WHERE: _where, E.CAST: _cast, E.LOOK_UP: _look_up, E.DOT_BYTES: _dot_bytes,
 }
-

@@ -138,5 +138,3 @@ def _refuse(node: fx.Node, why: str, strict: bool) -> None:
     if str(node.target) not in _warned:
         _warned.add(str(node.target))
         warnings.warn(f"{message}; torch runs it, between parts that minigrad runs", RuntimeWarning, stacklevel=2)
-
-

@@ -12,7 +12,7 @@ from minigrad import Tensor
 from minigrad.dtype import DType
 from minigrad.torch_compile.node import DTYPES, Node, Operator, Unsupported
 from minigrad.torch_compile.shapes import RANDOM
-from minigrad.torch_compile.shared import Shared, order_of, to_torch
+from minigrad.torch_compile.shared import Shared, inverse_of, order_of, to_torch
 from minigrad.torch_compile.table import name_of, operator_of
 
 
@@ -27,7 +27,7 @@ class Program:
         self._results = [n for n in outputs if is_tensor(n)]
         self._sizes = [n for n in outputs if not is_tensor(n)]
         self._orders = [_order(n.meta["val"]) for n in self._results]
-        self._inverse = [None if order is None else order_of([-axis for axis in order]) for order in self._orders]
+        self._inverse = [None if order is None else inverse_of(order) for order in self._orders]
         self._found: dict[tuple, list[Any]] = {}
         self.draws = any(name_of(n.target).rpartition(".")[0] in RANDOM for n in nodes)
 
@@ -56,7 +56,7 @@ class Program:
 
 def in_order(shared: Shared) -> Tensor:
     """The Tensor with the axes of torch's tensor."""
-    return shared.tensor if shared.order is None else shared.tensor.permute(*order_of([-a for a in shared.order]))
+    return shared.tensor if shared.order is None else shared.tensor.permute(*inverse_of(shared.order))
 
 
 def is_tensor(node: fx.Node) -> bool:
@@ -109,5 +109,3 @@ def result_types(node: fx.Node) -> list[DType | None]:
     value = node.meta["val"]
     values = value if isinstance(value, (list, tuple)) else [value]
     return [DTYPES[v.dtype] if isinstance(v, torch.Tensor) else None for v in values]
-
-

@@ -66,6 +66,11 @@ def order_of(strides: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(range(len(strides)), key=lambda axis: -strides[axis]))
 
 
+def inverse_of(order: Sequence[int]) -> tuple[int, ...]:
+    """The order that undoes one."""
+    return order_of([-axis for axis in order])
+
+
 def _over(t: Any) -> Tensor:
     kind = DTYPES[t.dtype]
     if kind is dtypes.bfloat16:

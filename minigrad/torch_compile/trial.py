@@ -7,8 +7,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from minigrad import Tensor, dtypes, random
-from minigrad.dtype import DType
+from minigrad import Tensor, random
 from minigrad.errors import MinigradError
 from minigrad.torch_compile.node import DEVICE, DTYPES
 from minigrad.torch_compile.program import hint, value_of
@@ -54,10 +53,7 @@ def _stand_in(value: Any) -> Any:
         return [_stand_in(v) for v in value]
     if not isinstance(value, torch.Tensor):
         return value if isinstance(value, (int, float)) else value.node.hint
-    kind: DType = DTYPES[value.dtype]
-    shape = [hint(s) for s in value.shape]
-    return Tensor.rand(*shape, device=DEVICE).cast(kind) if kind is not dtypes.float32 else Tensor.rand(
-        *shape, device=DEVICE)
+    return Tensor.rand(*[hint(s) for s in value.shape], device=DEVICE).cast(DTYPES[value.dtype])
 
 
 def _difference(found: Any, expected: Any) -> str | None:

@@ -321,5 +321,3 @@ def test_names_and_opsets() -> None:
         export(lambda a: a + 1, floats(3), names=["x", "z"])
     with pytest.raises(Unsupported, match="opset 12 is not supported; 18 to 21 are"):
         export(lambda a: a + 1, floats(3), opset=12)
-
-
