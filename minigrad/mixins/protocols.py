@@ -148,7 +148,7 @@ class ProtocolMixin(Base):
         host, (1, 0), and the tensor elsewhere. Who takes it may write into the memory; operations in place on the
         tensor leave it alone, and give the tensor memory of its own. Raises SharingError for tensors that require
         gradients, and for memory of OpenCL devices, which no library takes."""
-        if self.requires_grad:
+        if self.needs_grad:
             raise SharingError("[dlpack] expected a tensor without requires_grad, got one with: call detach() before")
         if stream is not None:
             raise SharingError(f"[dlpack] expected no stream, got {stream!r}: values are computed when they are given")
