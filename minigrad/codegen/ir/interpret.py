@@ -29,6 +29,7 @@ from minigrad.codegen.value_eval import (
     masked,
     merge,
     operate,
+    some,
 )
 from minigrad.dtype import DType
 from minigrad.errors import InternalError
@@ -112,6 +113,7 @@ class _Run:
         self.active: Array | bool = True  # where the value that is being evaluated is used
         self.iteration: int | None = None
         self.order: dict[Value, list[Value]] = {}
+        self.constants: dict[Value, Result] = {}
         self.results: dict[Value, Result] = {}
 
     # ---- statements ----
@@ -176,10 +178,10 @@ class _Run:
         if buffer.mode == "in":
             raise InternalError(f"[interpret] store to the input {s.buffer}")
         mask = self._mask(s.conditions)
-        if not np.any(mask):
+        if not some(mask):
             return
         at = index_value(s.offset, self._leaf)
-        if np.any(mask & ((at < 0) | (at >= buffer.size))):
+        if some(mask & ((at < 0) | (at >= buffer.size))):
             raise InternalError(f"[interpret] store {s.buffer}[{to_text(s.offset)}] at {at}: outside "
                                 f"0..{buffer.size - 1}")
         stored = encode(self.value(s.value, mask), s.value.dtype)
@@ -190,8 +192,10 @@ class _Run:
             self._claim(buffer, at, stored, s.offset)
             buffer.data[at] = stored
         else:
-            where, at, stored, mask = np.broadcast_arrays(np.arange(self.lanes), at, stored, mask)
-            where, at, stored = where[mask], at[mask], stored[mask]
+            where, at, stored = np.arange(self.lanes), self._of_lanes(at), self._of_lanes(stored)
+            if mask is not True:
+                mask = self._of_lanes(mask)
+                where, at, stored = where[mask], at[mask], stored[mask]
             self._claim(buffer, at, stored, s.offset)
             if buffer.lanes:
                 buffer.data[at, where] = stored
@@ -230,10 +234,15 @@ class _Run:
         if buffer.owner is not None and self.iteration is not None:
             owner = buffer.owner[at]
             foreign = (owner != -1) & (owner != self.iteration)
-            if np.any(foreign) and buffer.data[at][foreign].tobytes() != np.asarray(stored)[foreign].tobytes():
+            if some(foreign) and buffer.data[at][foreign].tobytes() != np.asarray(stored)[foreign].tobytes():
                 raise InternalError(f"[interpret] iterations {np.max(owner)} and {self.iteration} of the parallel loop "
                                     f"store different values to {buffer.name}[{to_text(offset)}] at {at}")
             buffer.owner[at] = self.iteration
+
+    def _of_lanes(self, x: Any) -> Array:
+        """One element for each lane."""
+        x = np.asarray(x)
+        return x if x.ndim else np.full(self.lanes, x)
 
     # ---- values ----
 
@@ -259,17 +268,21 @@ class _Run:
         op = v.op
         if op == "load":
             return self._load(v)
+        if op == "const":
+            known = self.constants.get(v)
+            if known is None:
+                known = self.constants[v] = operate(v, [])
+            return known
         if op == "local":
             if v.name not in self.locals:
                 raise InternalError(f"[interpret] {v.name} is read before it is bound")
             return self.locals[v.name], None
         args = [self.results[a] for a in v.args]
         if op == "index":
-            return np.asarray(index_value(v.index, self._leaf)).astype(v.dtype.np), self._inner(v.index)
+            return np.asarray(index_value(v.index, self._leaf)).astype(v.dtype.np), self._inner(v)
         if op == "guard":
-            inner = merge(*(self._inner(e) for e in v.conditions))
             value, fault = guarded(args[0], args[1], self._mask(v.conditions))
-            return value, merge(fault, inner)
+            return value, merge(fault, self._inner(v))
         if op == "across":
             if self.lanes is None:
                 raise InternalError("[interpret] across(...) outside a vector loop")
@@ -281,9 +294,9 @@ class _Run:
     def _load(self, v: Value) -> Result:
         name, (offset,) = v.buffer, v.indices
         buffer = self._buffer(name)
-        at, fault = index_value(offset, self._leaf), self._inner(offset)
+        at, fault = index_value(offset, self._leaf), self._inner(v)
         outside = (at < 0) | (at >= buffer.size)
-        if np.any(outside):
+        if some(outside):
             fault = merge(fault, (np.asarray(outside),
                                   f"load {name}[{to_text(offset)}] at {at}: outside 0..{buffer.size - 1}"))
             at = np.clip(at, 0, max(buffer.size - 1, 0))
@@ -292,19 +305,18 @@ class _Run:
         elif buffer.owner is not None and self.iteration is not None:
             owner = buffer.owner[at]
             foreign = (owner != -1) & (owner != self.iteration)
-            if np.any(foreign):
+            if some(foreign):
                 fault = merge(fault, (foreign, f"load {name}[{to_text(offset)}] at {at}: another iteration stores it"))
         if buffer.shared is not None:
             race = buffer.shared.loaded(np.broadcast_to(at, (self.lanes or 1,)), outside | ~np.asarray(self.active))
-            if np.any(race):
+            if some(race):
                 fault = merge((race, f"load {name}[{to_text(offset)}] at {at}: work-items race there"), fault)
         stored = buffer.data[at, np.arange(self.lanes or 0)] if buffer.lanes else buffer.data[at]
         return decode(stored, buffer.dtype), fault
 
-    def _inner(self, e: Index) -> Fault:
-        if isinstance(e, int):
-            return None
-        return merge(*(self.results[a.value][1] for a in e.atoms() if isinstance(a, ValueIndex)))
+    def _inner(self, v: Value) -> Fault:
+        """The fault of the values that the indices of `v` are computed from."""
+        return merge(*(self.results[a][1] for a in v.inner)) if v.inner else None
 
     def _leaf(self, a: Atom) -> Any:
         if isinstance(a, ValueIndex):
