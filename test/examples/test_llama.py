@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import devices
+from conftest import devices, one_in
 from support.model_files import View, gguf_string, write_gguf, write_torch_zip
 
 from examples.llama.assistant import default_model
@@ -72,6 +72,7 @@ def greedy(checkpoint: Checkpoint, prompt: list[int], count: int) -> list[int]:
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("file, count", [("stories260K.bin", 200), ("hf", 200), ("stories260K_v1.bin", 30),
                                          ("hf/model.safetensors", 30)])
+@one_in(3, "CL:pocl")
 def test_stories_golden_text(stories: Path, golden: list[int], device: str, file: str, count: int) -> None:
     with config(device=device):
         assert greedy(load_checkpoint(stories / file), [1], count) == golden[:count + 1]
@@ -253,6 +254,7 @@ def test_smollm_golden_answers(smollm: Path, data_dir: Path, smollm_goldens: Any
 @pytest.mark.parametrize("device", FAST)
 @pytest.mark.parametrize("options, most", [({}, 0.002), ({"quantize_activations": True}, 0.02),
                                            ({"cache": "int8"}, 0.01)], ids=["exact", "quantize_activations", "int8"])
+@one_in(2, "CL:pocl")
 def test_smollm_likelihood(smollm: Path, smollm_goldens: Any, device: str, options: Any, most: float) -> None:
     """Mean of -log p over the tokens of a text, each given those before it."""
     tokens = smollm_goldens["shakespeare512"].astype(np.int32)

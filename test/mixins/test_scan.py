@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from conftest import devices, needs_torch
+from conftest import devices, needs_torch, one_in
 from support.scans import LOOPS, Loop, tensors, unrolled
 
 import minigrad
@@ -47,6 +47,7 @@ def weighted(results: list[Any]) -> Any:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("loop", LOOPS, ids=NAMES)
+@one_in(2, "CL:pocl")
 def test_results_are_those_of_a_loop(loop: Loop, device: str) -> None:
     for length, reverse in ((7, False), (4, True), (1, False))[:3 if device in QUICK else 1]:
         arrays = loop.arrays(length)
@@ -120,6 +121,7 @@ def test_in_jit(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", ["delta", "lstm"])
+@one_in(2, "CL:pocl")
 def test_twenty_lengths_in_jit_are_one_plan(name: str, device: str) -> None:
     loop = next(x for x in LOOPS if x.name == name)
     n, traced = Variable("n", 1, 20), list[int]()

@@ -3,7 +3,7 @@ import re
 
 import numpy as np
 import pytest
-from conftest import devices
+from conftest import devices, one_in
 from support.blocks import random_blocks
 
 from minigrad import Tensor, show
@@ -28,6 +28,7 @@ def values_of(blocks: np.ndarray, kind: str) -> np.ndarray:
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("rows, columns", [(32, 64), (37, 96), (1, 32), (18, 2048)])
 @pytest.mark.parametrize("kind", KINDS)
+@one_in(5, "CL:pocl")
 def test_values_are_those_of_the_blocks(kind: str, rows: int, columns: int, device: str) -> None:
     blocks = quantize_blocks(rng.standard_normal((rows, columns)).astype(np.float32), kind)
     expected = values_of(blocks, kind)
@@ -44,6 +45,7 @@ def test_values_are_those_of_the_blocks(kind: str, rows: int, columns: int, devi
 
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("kind", KINDS)
+@one_in(2, "CL:pocl")
 def test_integer_products_are_those_of_rounded_activations(kind: str, device: str) -> None:
     w = QuantizedTensor.quantize(rng.standard_normal((37, 64)).astype(np.float32), kind, device)
     exact = w.dequantize().numpy().astype(np.float64)
@@ -69,6 +71,7 @@ def test_dequantising_is_part_of_the_product(kind: str) -> None:
 
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("kind", BLOCK_FORMATS)
+@one_in(4, "CL:pocl")
 def test_of_several_matrices_only_the_picked_ones_are_read(kind: str, device: str) -> None:
     """Of experts, of which few are chosen on the device: nothing of the size of all of them is written."""
     count, rows, columns = 96, 18, 256

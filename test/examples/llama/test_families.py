@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import devices
+from conftest import devices, one_in
 
 from examples.llama.checkpoint import Checkpoint, converted
 from examples.llama.families import HF, family_of
@@ -56,6 +56,7 @@ def fed(model: Llama, tokens: list[int], start: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("device", [name for name in devices() if name != "CL:rusticl"])
 @pytest.mark.parametrize("name", NAMES)
+@one_in(3, "CL:pocl")
 def test_logits(name: str, device: str) -> None:
     """Of a prompt, and token by token behind it: beyond the window and the original context. Both forms have the same
     programs, so that on OpenCL, where compiling takes long, one of them is enough."""
@@ -165,6 +166,7 @@ def test_a_tensor_too_many_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("device", [name for name in devices() if name != "CL:rusticl"])
 @pytest.mark.parametrize("name", RECURRENT)
+@one_in(3, "CL:pocl")
 def test_a_recurrent_state_that_goes_back_starts_again(name: str, device: str) -> None:
     """Whatever was in the cache, and however a feed ended, the logits are those of the tokens."""
     tokens = goldens(name)["tokens"].tolist()
@@ -258,6 +260,7 @@ def test_configurations_of_older_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("device", [name for name in devices() if name != "CL:rusticl"])
 @pytest.mark.parametrize("kind", ["Q8_0", "MXFP4"])
+@one_in(2, "CL:pocl")
 def test_experts_of_blocks(kind: str, device: str) -> None:
     """A prompt and single tokens, as with the values that the blocks stand for; of a token's blocks only those of the
     chosen experts are read."""
