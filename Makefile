@@ -8,6 +8,9 @@ PROCESSES ?= 2
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 
+# Tests start Python a hundred times: without bytecode on disk each start compiles minigrad again, for two seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: test lint chat docs clean
 
 test: $(VENV)/.installed-test

@@ -34,7 +34,7 @@ def context(info: DeviceInfo):
 
 @lru_cache
 def kernels(info: DeviceInfo) -> dict[str, Any]:
-    """The kernels of the cases that a driver takes, by their names; built together, since a build is what takes time."""
+    """The kernels of the cases that a driver takes, by name; built together, since builds are what takes time."""
     programs = {case.name: render_opencl(case.function, info.target) for case in CASES
                 if "fp64" in info.target.features or not uses_double(case.function)}
     if NARROW_CODE in info.quirks:
