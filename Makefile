@@ -1,4 +1,4 @@
-# make test                 ruff, mypy and the whole test suite
+# make test                 ruff, mypy and the whole test suite: make lint, then make pytest
 # make chat [PROMPT="..."]  talk to a small language model; with PROMPT, one answer
 # make docs                 builds the pages of docs/ into build/site, with links checked
 # PYTHON names the interpreter (3.11 or later) that .venv is made with, PROCESSES how many run tests (1.5 GB each).
@@ -11,11 +11,11 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 # Tests start Python a hundred times: without bytecode on disk each start compiles minigrad again, for two seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test lint chat docs clean
+.PHONY: test lint pytest chat docs clean
 
-test: $(VENV)/.installed-test
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/mypy
+test: lint pytest
+
+pytest: $(VENV)/.installed-test
 	$(VENV)/bin/python -m pytest -n $(PROCESSES) --dist worksteal
 
 lint: $(VENV)/.installed-test

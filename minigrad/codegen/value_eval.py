@@ -193,8 +193,11 @@ def operate(v: Value, args: list[Result]) -> Result:
     op = v.op
     if op == "const":
         return constant(v.number, v.dtype), None
-    values = [value for value, _ in args]
-    fault = merge(*(f for _, f in args))
+    values, fault = [], None
+    for value, f in args:
+        values.append(value)
+        if f is not None:
+            fault = merge(fault, f)
     if op == "where":
         return np.where(*values), fault
     if op == "cast":

@@ -7,8 +7,6 @@ from support.paths import ROOT
 
 from minigrad.errors import quantity
 
-TREES = {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8"))
-         for path in sorted((ROOT / "minigrad").rglob("*.py"))}
 CONSTANTS = re.compile(r"[A-Z][A-Z_]+|\[.*|ranks")
 """Of what stands before a noun, numbers that are never 1, and lists."""
 
@@ -40,9 +38,11 @@ def unnumbered(tree: ast.AST, plurals: set[str]) -> list[str]:
 
 
 def test_messages_number_things_by_the_same_function() -> None:
-    plurals = {quantity(2, noun)[2:] for noun in set[str]().union(*map(nouns, TREES.values()))}
+    trees = {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8"))
+             for path in sorted((ROOT / "minigrad").rglob("*.py"))}
+    plurals = {quantity(2, noun)[2:] for noun in set[str]().union(*map(nouns, trees.values()))}
     assert "launches" in plurals
-    assert [f"{name}:{line}" for name, tree in TREES.items() for line in unnumbered(tree, plurals)] == []
+    assert [f"{name}:{line}" for name, tree in trees.items() for line in unnumbered(tree, plurals)] == []
 
 
 def test_an_unnumbered_noun_is_found() -> None:

@@ -42,17 +42,17 @@ class Late(BaseException):
 
 @contextmanager
 def limited(seconds: int) -> Iterator[None]:
-    """Raises Late inside after some seconds (in the main thread)."""
+    """Raises Late inside after some seconds of the processor (in the main thread)."""
     def ring(*_: object) -> None:
         raise Late(f"took over {seconds} s")
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(seconds)
+    before = signal.signal(signal.SIGPROF, ring)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def applicable(entry: Any, dtype: torch.dtype, direction: str) -> bool:
