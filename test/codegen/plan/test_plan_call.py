@@ -3,6 +3,7 @@
 # mypy: disable-error-code="arg-type"
 import numpy as np
 import pytest
+from conftest import one_in
 from support.plan_reading import equals
 from support.random_plans import mutated
 
@@ -53,6 +54,7 @@ NAMES = {"signed": "u8x4", "wraps": "i16x2"}
 @pytest.mark.parametrize("sizes", [(3, 8, 1), (12, 40, 8), (7, 21, 5), (10, 20, 3), (2, 45, 6)], ids=str)
 @pytest.mark.parametrize("along", ["k", "m"])
 @pytest.mark.parametrize("kind", KINDS)
+@one_in(3)
 def test_a_tile_is_what_the_kernel_says(kind: str, along: str, sizes: tuple[int, int, int]) -> None:
     a, b, total, group = KINDS[kind]
     m, n, words = sizes

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import needs_device
+from conftest import needs_device, one_in
 from support.machine_code import assembly
 from support.packed import (
     AVX2,
@@ -62,6 +62,7 @@ def packed_functions(kernel: Kernel, target: Target) -> list[Function]:
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("case", CASES)
+@one_in(3)
 def test_packed_equals_the_kernel(case: str, target: Target) -> None:
     kernel = flat_kernel(CASES[case](), target)
     equal_the_kernel(kernel, packed_functions(kernel, target))

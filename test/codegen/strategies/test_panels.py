@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import needs_device
+from conftest import needs_device, one_in
 from support.golden_plans import TARGETS
 from support.machine_code import assembly
 from support.matmul_sweep import SIZES, check
@@ -122,6 +122,7 @@ def kernel_of(case: str, target: Target) -> Kernel:
 
 @pytest.mark.parametrize("target", CPUS)
 @pytest.mark.parametrize("case", [*CASES, *TEXTS])
+@one_in(2)
 def test_panels_equal_the_kernel(case: str, target: str, small: pytest.MonkeyPatch) -> None:
     equals(kernel_of(case, CPUS[target]), CPUS[target])
 

@@ -7,6 +7,7 @@ Every pass of the pipeline is verified, every text round-trips, and no plan chan
 
 import numpy as np
 import pytest
+from conftest import one_in
 from support.plan_reading import lanes
 from support.stages import AVX512, CASES, arguments, kernels, tensor
 
@@ -55,6 +56,7 @@ def run_stages(kernel: Kernel, arrays: dict[str, np.ndarray], scalars: dict[str,
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("case", CASES)
+@one_in(3)
 def test_scheduled_equals_unscheduled(case: str, target: Target) -> None:
     for kernel in kernels(CASES[case](), target):
         verify_kernel(kernel)

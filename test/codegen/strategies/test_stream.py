@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from conftest import one_in
 from support.machine_code import ARM, assembly
 from support.plan_reading import copies
 from support.stream import computes, last_kernel, panels, rng, streamed, tensor
@@ -78,6 +79,7 @@ CASES: dict[str, Callable[[], Tensor]] = {
 
 @pytest.mark.parametrize("target", [AVX512, LONG, AVX2, NEON], ids=lambda t: t.name)
 @pytest.mark.parametrize("case", CASES)
+@one_in(3)
 def test_a_stream_equals_its_kernel(case: str, target: Target) -> None:
     kernel = last_kernel(CASES[case](), target)
     stage = streamed(kernel, target)
