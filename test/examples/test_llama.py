@@ -74,6 +74,7 @@ def greedy(checkpoint: Checkpoint, prompt: list[int], count: int) -> list[int]:
                                          ("hf/model.safetensors", 30)])
 @one_in(3, "CL:pocl")
 def test_stories_golden_text(stories: Path, golden: list[int], device: str, file: str, count: int) -> None:
+    count = min(count, 50) if device == "NUMPY" else count  # a second for 15 of them
     with config(device=device):
         assert greedy(load_checkpoint(stories / file), [1], count) == golden[:count + 1]
 

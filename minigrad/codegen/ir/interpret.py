@@ -242,7 +242,7 @@ class _Run:
     def _of_lanes(self, x: Any) -> Array:
         """One element for each lane."""
         x = np.asarray(x)
-        return x if x.ndim else np.full(self.lanes, x)
+        return x if x.ndim else np.full(self.lanes or 0, x)
 
     # ---- values ----
 
