@@ -161,7 +161,7 @@ def fold(monoid: str, dtype: DType, x: Array, axes: tuple[int, ...]) -> Array:
 
 
 def some(mask: Array | bool) -> bool:
-    """Whether a mask holds anywhere: `np.any` without its detours, which cost more than what it does."""
+    """True where a mask holds anywhere: `np.any` without its detours, which cost more than what it does."""
     return mask if isinstance(mask, bool) else bool(mask.any())
 
 
