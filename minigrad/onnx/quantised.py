@@ -65,7 +65,7 @@ def dequantize(n: Node) -> Tensor:
 def dynamic_quantize(n: Node) -> list[Tensor]:
     """x in uint8 over its own range, the scale and the zero point."""
     y, scale, zero = dynamic_quantized(n.tensor(0))
-    return [y.cast(dtypes.uint8), scale, zero.cast(dtypes.uint8)]
+    return [y.cast(dtypes.uint8).contiguous(), scale, zero.cast(dtypes.uint8).contiguous()]
 
 
 def dynamic_quantized(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -101,7 +101,7 @@ def measure_cone(state: Fusion, k: int) -> tuple[float, list[int]]:
     seen, stack = {k}, [k]
     while stack and len(seen) < MAX_CONE:
         i = stack.pop()
-        if kinds[i] in ("leaf", "reduce", "special"):
+        if kinds[i] in ("leaf", "reduce", "special") or (i != k and state.graph.nodes[i].op.name == "contiguous"):
             sources.append(i)
             continue
         flops += work[i]

@@ -421,3 +421,14 @@ def test_a_row_keeps_no_sum_that_it_finds_a_part_of():
     part, whole = x[:, :5] * sums[:, :5].unsqueeze(-1), (-sums).cat(sums, dim=1)
     Tensor.realize(part, whole)
     np.testing.assert_allclose(whole.numpy()[:, 20:], x.numpy().sum(-1), rtol=1e-5, atol=1e-6)
+
+
+def test_what_follows_a_copy_costs_no_more_than_itself():
+    """The long way to the copy is not walked again: an operand that widens its bytes is read as bytes."""
+    x = ready(8, 64)
+    for k in range(60):
+        x = (x * 0.5 + k).sin()
+    small = (x * 100).cast("int8").contiguous()
+    made = scheduled((small.cast("int32") - 3) @ Tensor(np.ones((64, 24), np.int8)).cast("int32"))
+    assert temporaries(made)[-1] == 8 * 64, "the bytes"
+    assert "i32(p0[i0, r0]) - 3" in show_kernel(made.steps[-1].kernel)

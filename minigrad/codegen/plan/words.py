@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from minigrad.codegen.value_interval import interval
 from minigrad.dtype import DType, bfloat16, float32, int8, int16, int32, uint8, uint16, uint32
 from minigrad.value import Value, binary, bitcast, cast, const, guard
 
@@ -32,7 +33,8 @@ UPPER = 0xFFFF0000
 
 
 def narrowed(value: Value) -> Value | None:
-    """A value of 32 bits as it was before it was widened; None if it is no such value."""
+    """A value of 32 bits as it was before it was widened, or as an int16 if its bounds fit in one, as those of a
+    difference of bytes do; else None."""
     if value.op == "cast":
         inside = value.args[0]
         fits = inside.dtype in _ANY if value.dtype in (int32, uint32) else (value.dtype, inside.dtype) == (float32,
@@ -41,6 +43,8 @@ def narrowed(value: Value) -> Value | None:
     if value.op == "guard" and value.args[1].op == "const" and value.args[1].number == 0:
         inside_guard = narrowed(value.args[0])
         return None if inside_guard is None else guard(inside_guard, const(0, inside_guard.dtype), value.conditions)
+    if value.dtype is int32 and int16.min <= interval(value)[0] and interval(value)[1] <= int16.max:
+        return cast(value, int16)
     return None
 
 

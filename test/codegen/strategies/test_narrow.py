@@ -43,6 +43,12 @@ CASES: dict[str, tuple[Callable[[], Tensor], str]] = {
     "uint8": (lambda: whole(9, 11, dtype="uint8") @ whole(11, 18, dtype="uint8"), "i16x2 i16x2 -"),
     "mixed": (lambda: whole(9, 11, dtype="uint8") @ whole(11, 18), "u8x4 i16x2 -"),
     "cast": (lambda: whole(9, 11).cast("int32") @ whole(11, 18, dtype="int16").cast("int32"), "i16x2 i16x2 -"),
+    "zero points": (lambda: (whole(9, 11, dtype="uint8").cast("int32") - whole(1, dtype="uint8").cast("int32"))
+                    @ (whole(11, 18).cast("int32") - 7), "i16x2 i16x2 -"),
+    "zero points, conv": (lambda: (whole(2, 3, 9, 9, dtype="uint8").cast("int32") - 113).conv2d(
+        whole(5, 3, 3, 3, dtype="uint8").cast("int32") - 121, padding=1), "i16x2 i16x2 -"),
+    "sums of int16": (lambda: (whole(9, 11, dtype="int16").cast("int32") + 1)
+                      @ whole(11, 18).cast("int32"), ""),
     "wide": (lambda: whole(9, 11, dtype="int32") @ whole(11, 18, dtype="int32"), ""),
 }
 
