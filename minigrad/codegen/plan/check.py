@@ -119,7 +119,7 @@ def _edges(loops: Loops) -> Iterator[str]:
 
 
 def _kinds(loops: Loops) -> Iterator[str]:
-    copies = 1
+    copies = [1] * len(loops.sums)  # of statements in each loop nest, those beside it not counted
     lanes = [x for x in loops.order if loops.kind[x] == "vector"]
     for x in loops.order:
         kind, space = loops.kind[x], loops.space[x]
@@ -130,7 +130,9 @@ def _kinds(loops: Loops) -> Iterator[str]:
             yield f"bind {kind} {x}: expected a number of iterations that is known, got {count}"
             return
         if kind == "unroll":
-            copies *= loops.most(x)
+            for s, around in enumerate(loops.around):
+                if space in (0, s) or loops.root.get(x) in around:
+                    copies[s] *= loops.most(x)
         if kind == "vector":
             if count not in (2, 4, 8, 16):
                 yield f"bind vector {x}: expected 2, 4, 8 or 16 lanes, got {count}"
@@ -140,8 +142,8 @@ def _kinds(loops: Loops) -> Iterator[str]:
                 yield f"bind vector {x}: expected one loop across lanes at a time, got {around[0]} around it"
         if x in loops.parts and (kind != "unroll" or not space):
             yield f"parts {x}: expected an unrolled loop of a sum, got a {kind} one of {loops.root[x]}"
-    if copies > MOST_COPIES:
-        yield f"bind unroll: expected {MOST_COPIES} copies of a statement at most, got {copies}"
+    if max(copies) > MOST_COPIES:
+        yield f"bind unroll: expected {MOST_COPIES} copies of a statement at most, got {max(copies)}"
 
 
 def _kept(loops: Loops) -> Iterator[str]:

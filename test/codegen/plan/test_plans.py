@@ -293,6 +293,22 @@ WRONG = [
 ]
 
 
+def test_copies_of_sums_beside_each_other_are_not_multiplied() -> None:
+    """Each of seven sums is written out four times: 28 terms, and not 4**7 of one."""
+    sums = "\n".join(f"    t{k} = sum(r{k}<{100 + 20 * k}: p{k}[r{k}])" for k in range(7))
+    kernel = parse_kernel(f"""kernel sums(out o0: f32[1], {", ".join(f"p{k}: f32[{100 + 20 * k}]" for k in range(7))})
+  for :
+{sums}
+    o0[0] = {" + ".join(f"t{k}" for k in range(7))}
+""")
+    splits = [f"split r{k} -> a{k} b{k} by 4" for k in range(7)]
+    plan = parse_plan("\n".join(["plan", *splits, "bind unroll " + " ".join(f"b{k}" for k in range(7))]))
+    function, _ = built(kernel, plan)
+    arrays = {f"p{k}": np.arange(100 + 20 * k, dtype=np.float32) for k in range(7)} | {"o0": np.zeros(1, np.float32)}
+    interpret_function(unroll(function), arrays, {}, {})
+    assert arrays["o0"][0] == sum(arrays[f"p{k}"].sum() for k in range(7))
+
+
 @pytest.mark.parametrize("kernel, steps, message", WRONG, ids=[" ".join(steps) for _, steps, _ in WRONG])
 def test_a_wrong_plan_says_which_step_and_why(kernel: Kernel, steps: list[str], message: str) -> None:
     with pytest.raises(PlanError) as caught:
