@@ -170,7 +170,9 @@ class Capture:
         if any([found[owner].kept_grad is not found[argument] for owner, argument in self.same]):
             return "a gradient that was an argument is another tensor"
         for group in self.shared:
-            buffers = [at(found, place).node.storage for place in group]
+            members = [at(found, place) for place in group]
+            settle(members)  # a lazy one such as x.contiguous() may yet have the value of another
+            buffers = [t.node.storage for t in members]
             if any(b is None or b is not buffers[0] for b in buffers):
                 return "tensors that had one value have two"
         return found

@@ -352,6 +352,21 @@ def test_state_is_updated_in_place():
     assert total.tolist() == [4, 8, 6] and copy.tolist() == [3, 6, 3] and add.replays >= 2
 
 
+@pytest.mark.parametrize("make", [lambda x: x.contiguous(), lambda x: x.clone(), lambda x: x * 1])
+def test_a_lazy_argument_may_have_the_value_of_a_tensor_that_lives(make):
+    x = Tensor([1.0, 2.0]).realize()
+
+    @jit
+    def add(y):
+        x.assign(x + 1)
+        return x * 10 + y
+
+    for k in range(5):
+        assert add(make(x)).tolist() == [21 + 11 * k, 32 + 11 * k]
+    assert add.captures == 1 and add.replays == 4
+    assert add(Tensor([0.0, 1.0])).tolist() == [70, 81]
+
+
 def test_other_holders_keep_the_old_value():
     state = Tensor([1.0, 2.0]).realize()
 
