@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from threading import get_ident
 from typing import Any, Self, final
 from weakref import ref
 
@@ -23,17 +23,18 @@ from minigrad.graph.trace import Trace, gradients, trace
 from minigrad.handles import ask, asked, changed, changed_by_user, forget, handles, live, register
 from minigrad.mixins.all import AllMixins
 from minigrad.mixins.base import Base, as_tensor, broadcast_shapes, flat
-from minigrad.mixins.hooks import LeafHooks, passed
+from minigrad.mixins.hooks import LeafHooks, hooked_sum
 from minigrad.mixins.memory import datas, pass_on
 from minigrad.mixins.modes import GradSwitch, Within, modes
 from minigrad.mixins.precision import follows_autocast
 from minigrad.ops import build as B
 from minigrad.ops.identity import own
-from minigrad.ops.node import Node, apply, here, hooked, keep_history
+from minigrad.ops.node import Node, apply, here, hooked, keep_history, next_serial
 from minigrad.ops.storage import ASSIGN, BUFFER, DETACH
 from minigrad.runtime.registry import canonical
 
 _leaves: dict[int, weakref.ref[Tensor]] = {}
+_passed = [0]  # the serial of the last backward pass: Nodes with smaller ones were there before it
 
 
 @final
@@ -270,8 +271,12 @@ class Tensor(AllMixins):
         return self._set_requires_grad(requires_grad)
 
     def detach(self) -> Self:
-        """The same values, without a gradient. What is realized is not tied to what it was made from any more."""
+        """The same values, without a gradient. What is realized is not tied to what it was made from any more.
+        What was made with history before the last `backward` is realized here, but in a capture: a loop that hands on
+        the state of an LSTM would else have the graphs of all its steps in one."""
         node = self.node
+        if self.needs_grad and node.storage is None and node.serial < _passed[0] and get_ident() not in asked:
+            node = self.realize().node
         if not self.needs_grad and not node.dtype.is_float:
             return self._wrap(node)
         if node.storage is not None and not self._is_leaf():
@@ -293,9 +298,12 @@ class Tensor(AllMixins):
         `.grad` too. Nothing is freed: `retain_graph` changes nothing. Raises MinigradError without such a leaf.
         """
         seed = None if gradient is None else as_tensor("backward", gradient).node
+        leaves = [t for t in [r() for r in list(_leaves.values())] if t is not None]
+        late = [t for t in leaves if t.node.storage is None and t.node.serial > _passed[0] > 0]
+        if late and get_ident() not in asked:  # updated by hand, in a loop without an optimizer to realize them
+            Tensor.realize(*late)
         known = None if create_graph else trace(self.node)
         made_from = known or History(self.node)
-        leaves = [t for t in (r() for r in list(_leaves.values())) if t is not None]
         found = [(t, [n for n in t._gradient_nodes() if n in made_from]) for t in leaves]
         found = [(t, nodes) for t, nodes in found if nodes]
         targets = [n for _, nodes in found for n in nodes]
@@ -303,12 +311,13 @@ class Tensor(AllMixins):
             targets = self._hooked_before(made_from)
         parts = gradients(made_from, targets, seed)
         for t, nodes in found:
-            total = _hooked_sum(t, [next(parts) for _ in nodes])
+            total = hooked_sum(t, [next(parts) for _ in nodes])
             parents = (self, t, *(() if t.kept_grad is None else (t.kept_grad,))) if create_graph else ()
             t.grad = self._wrap(total if t.kept_grad is None else B.add(t.kept_grad.node, total), *parents)
             if type(t.needs_grad) is LeafHooks:
                 for hook in list(t.needs_grad.after.values()):
                     hook(t)
+        _passed[0] = next_serial()
         return self
 
     def _hooked_before(self, made_from: History | Trace) -> list[Node]:
@@ -343,7 +352,7 @@ class Tensor(AllMixins):
                                 "is used")
         seed = None if gradient is None else as_tensor("gradient", gradient).node
         parts = iter(gradient_nodes(made_from, [n for nodes in groups for n in nodes], seed))
-        return [self._wrap(_hooked_sum(target, [next(parts) for _ in nodes]), self, target)
+        return [self._wrap(hooked_sum(target, [next(parts) for _ in nodes]), self, target)
                 for target, nodes in zip(targets, groups, strict=True)]
 
     @staticmethod
@@ -378,15 +387,6 @@ class Tensor(AllMixins):
         """The Node behind this handle."""
         changed()  # somebody may keep it
         return self.node
-
-
-def _hooked_sum(tensor: Tensor, parts: Sequence[Node]) -> Node:
-    """The gradient of a tensor as the sum of those of its Nodes, after a leaf's hooks."""
-    total = parts[0]
-    for part in parts[1:]:
-        total = B.add(total, part)
-    hooks = tensor.needs_grad
-    return passed(hooks.before, Tensor._wrap(total)).node if type(hooks) is LeafHooks else total
 
 
 def tensor(data: Any, *, dtype: DType | str | None = None, device: str | None = None,

@@ -10,6 +10,7 @@ from ops.cases import CASES, Case, check_device_gradient, check_gradient
 
 from minigrad import Tensor
 from minigrad.errors import DTypeError, MinigradError, ShapeError
+from minigrad.scheduler.graph import build_graph
 
 SMOOTH = [c for c in CASES if c.grad and any("float" in i.dtype for i in c.inputs)]
 
@@ -210,3 +211,25 @@ def test_the_gradient_of_an_extreme_that_was_read(extreme: str) -> None:
             found.append(x.grad.numpy())
         for other in found[1:]:
             np.testing.assert_allclose(other, found[0], rtol=1e-3, atol=1e-6)
+
+
+def test_a_loop_with_a_state_and_updates_by_hand_has_graphs_of_one_step() -> None:
+    """What a step hands to the next is realized at `detach`, and parameters at `backward`."""
+    w, h = Tensor([[0.5, 0.1], [-0.3, 0.2]], requires_grad=True), Tensor([[1.0, 2.0]])
+    theirs, state = np.array([[0.5, 0.1], [-0.3, 0.2]]), np.array([[1.0, 2.0]])
+    sizes = []
+    for _ in range(6):
+        before = h.detach()
+        h = (before @ w).tanh()
+        loss = (h * h).sum()
+        loss.backward()
+        sizes.append(len(build_graph([loss.node]).nodes))
+        assert w.grad is not None
+        w.data.add_(w.grad, alpha=-0.1)
+        w.grad = None
+        new = np.tanh(state @ theirs)
+        np.testing.assert_allclose(loss.item(), (new * new).sum(), rtol=1e-5)
+        theirs = theirs - 0.1 * state.T @ (2 * new * (1 - new * new))
+        state = new
+    assert len(set(sizes[2:])) == 1
+    np.testing.assert_allclose(w.numpy(), theirs, rtol=1e-5)

@@ -6,7 +6,7 @@ gradient may come to it. A hook gets and gives lazy tensors: what it computes is
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, Self
 from weakref import ref
@@ -14,6 +14,7 @@ from weakref import ref
 from minigrad.errors import MinigradError, ShapeError
 from minigrad.handles import changed_by_user
 from minigrad.mixins.base import Base, as_tensor
+from minigrad.ops import build as B
 from minigrad.ops import node as nodes
 from minigrad.ops.node import Node
 
@@ -148,3 +149,12 @@ class HookMixin(Base):
         hooks = _hooks_of(self.node)
         kept = None if hooks is None else hooks.kept.get(id(self))
         return kept is not None and kept() is self
+
+
+def hooked_sum(tensor: Any, parts: Sequence[Node]) -> Node:
+    """The gradient of a Tensor as the sum of those of its Nodes, after a leaf's hooks."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = B.add(total, part)
+    hooks = tensor.needs_grad
+    return passed(hooks.before, tensor._wrap(total)).node if type(hooks) is LeafHooks else total
