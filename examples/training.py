@@ -3,12 +3,15 @@ from __future__ import annotations
 
 import argparse
 import csv
+import errno
 import json
 import math
 import os
 import signal
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -54,9 +57,10 @@ def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str] | None 
         if next(path.parent.glob("checkpoint-*.safetensors"), None) is not None:
             raise ConfigError(f"{options.output}: has the checkpoints of a run; --resume goes on with it, another "
                               "--output starts a new one")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path) as out:
-            out.write(json.dumps(vars(options), indent=1).encode())
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_file(path) as out:
+                out.write(json.dumps(vars(options), indent=1).encode())
         return options
     try:
         begun = json.loads(path.read_text(encoding="utf-8"))
@@ -69,6 +73,19 @@ def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str] | None 
                               f"{options.output} began, got {value}; leave it out, or start a new run in another "
                               "--output")
     return argparse.Namespace(**{**vars(options), **begun, **given})
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A context in which a file of a run is written. Raises FormatError where it cannot be, with its name and the
+    reason, such as a full disk."""
+    try:
+        yield
+    except OSError as error:
+        reason = "no space left on the disk" if error.errno == errno.ENOSPC else (error.strerror or str(error)).lower()
+        goes_on = next(path.parent.glob("checkpoint-*.safetensors"), None) is not None
+        raise FormatError(f"{path}: cannot write it: {reason}"
+                          + ("; --resume goes on from the last checkpoint" if goes_on else "")) from None
 
 
 class Stop:
@@ -99,13 +116,13 @@ class Table:
     def __init__(self, path: Path, columns: Sequence[str], before: int):
         self.path, self.columns = path, list(columns)
         kept = [row for row in read_table(path) if int(row[self.columns[0]]) < before]
-        with atomic_file(path) as out:
+        with writing(path), atomic_file(path) as out:
             lines = [",".join(self.columns), *[",".join(row[c] for c in self.columns) for row in kept], ""]
             out.write("\n".join(lines).encode())
 
     def add(self, *values: float) -> None:
         """Writes a row; floats as they are read back equal."""
-        with open(self.path, "a", encoding="utf-8") as out:
+        with writing(self.path), open(self.path, "a", encoding="utf-8") as out:
             out.write(",".join(repr(v) for v in values) + "\n")
 
 
@@ -118,19 +135,24 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 
 def events(folder: Path) -> Callable[[str, float, int], None]:
-    """Writes numbers for tensorboard, if it is installed."""
+    """Writes numbers for tensorboard, if it is installed: each at once, as a thread that does so later has nobody to
+    tell of a full disk."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        from tensorboard.summary import Writer
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
     except ImportError:
         return lambda name, value, step: None
-    writer = Writer(str(folder))
+    path = folder / f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
 
-    def add(name: str, value: float, step: int) -> None:
-        writer.add_scalar(name, value, step)
-        writer.flush()
+    def write(event: Any) -> None:
+        with writing(path), open(path, "ab") as out:
+            RecordWriter(out).write(event.SerializeToString())
 
-    return add
+    write(Event(wall_time=time.time(), file_version="brain.Event:2"))
+    return lambda name, value, step: write(Event(wall_time=time.time(), step=step, summary=Summary(
+        value=[Summary.Value(tag=name, simple_value=value)])))
 
 
 def curves(path: Path, panels: dict[str, dict[str, tuple[list[float], list[float]]]]) -> bool:
@@ -146,7 +168,8 @@ def curves(path: Path, panels: dict[str, dict[str, tuple[list[float], list[float
             axes.plot(x, y, label=name)
         axes.grid(alpha=0.3)
         axes.legend()
-    figure.savefig(path, dpi=120)
+    with writing(path):
+        figure.savefig(path, dpi=120)
     return True
 
 

@@ -321,7 +321,9 @@ class Trainer:
         tensors = get_state_dict(self.model if self.ema is None else self.ema.module)
         facts = {"model": self.o.model, "classes": self.classes, "size": self.size, "channels": self.channels,
                  "load_size": (self.o.load_size or self.size * 8 // 7) if self.photos else self.size}
-        safe_save(tensors, self.folder / "model.safetensors", {"minigrad": json.dumps(facts)}, durable=True)
+        path = self.folder / "model.safetensors"
+        with common.writing(path):
+            safe_save(tensors, path, {"minigrad": json.dumps(facts)}, durable=True)
         rows, steps = common.read_table(self.folder / "log.csv"), common.read_table(self.folder / "steps.csv")
         at = [int(r["epoch"]) + 1.0 for r in rows]
         losses = common.smoothed([float(r["loss"]) for r in steps], 50)
@@ -332,8 +334,8 @@ class Trainer:
         drawn = common.curves(self.folder / "curves.png", lines)
         if "test" in self.sets:
             print("test: loss {:.4f}, accuracy {:.2%}".format(*self.evaluate("test")), flush=True)
-        print(f"{sum(float(r['seconds']) for r in rows):.0f} s of training; weights in "
-              f"{self.folder / 'model.safetensors'}{', curves in curves.png' if drawn else ''}", flush=True)
+        print(f"{sum(float(r['seconds']) for r in rows):.0f} s of training; weights in {path}"
+              f"{', curves in curves.png' if drawn else ''}", flush=True)
 
 
 def run(arguments: list[str]) -> int:

@@ -159,13 +159,14 @@ class Trainer:
     def finish(self) -> None:
         """The weights in a file of their own, the curves, and a sample."""
         facts = {"sizes": dataclasses.asdict(self.sizes), "characters": self.vocabulary.characters}
-        safe_save(get_state_dict(self.model), self.folder / "model.safetensors", {"minigrad": json.dumps(facts)},
-                  durable=True)
+        path = self.folder / "model.safetensors"
+        with common.writing(path):
+            safe_save(get_state_dict(self.model), path, {"minigrad": json.dumps(facts)}, durable=True)
         rows, steps = common.read_table(self.folder / "log.csv"), common.read_table(self.folder / "steps.csv")
         common.curves(self.folder / "curves.png", {"loss": {
             "training": ([float(r["step"]) for r in steps], common.smoothed([float(r["loss"]) for r in steps], 50)),
             "validation": ([float(r["step"]) for r in rows], [float(r["validation_loss"]) for r in rows])}})
-        print(f"weights in {self.folder / 'model.safetensors'}", flush=True)
+        print(f"weights in {path}", flush=True)
         write(self.model, self.vocabulary, self.o)
 
 

@@ -13,7 +13,7 @@ from support.kills import killed, ran, resumed
 import minigrad
 from examples.efficientnet import train as images
 from examples.gpt import train as text
-from examples.training import Stop, Table, curves, options_of, rate_factor, read_table, smoothed
+from examples.training import Stop, Table, curves, events, options_of, rate_factor, read_table, smoothed
 from minigrad import Tensor
 from minigrad.data import read_image
 from minigrad.errors import ConfigError, FormatError
@@ -213,6 +213,40 @@ def test_tables_go_on_and_drop_half_written_rows(tmp_path: Path) -> None:
     table.add(3, 0.1 * 3)
     with open(tmp_path / "t.csv", newline="") as lines:
         assert list(csv.reader(lines)) == [["step", "loss"], *[[str(k), repr(0.1 * k)] for k in range(4)]]
+
+
+def fill(path: Path) -> None:
+    """Makes a file one of a disk that is full."""
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here, which is a full disk")
+    path.unlink()
+    path.symlink_to("/dev/full")
+
+
+def test_a_full_disk_is_one_line_with_the_file(tmp_path: Path) -> None:
+    table = Table(tmp_path / "t.csv", ("step", "loss"), 0)
+    table.add(0, 0.5)
+    fill(tmp_path / "t.csv")
+    with pytest.raises(FormatError, match=r"t\.csv: cannot write it: no space left on the disk$"):
+        table.add(1, 0.25)
+    (tmp_path / "checkpoint-000000001.safetensors").write_bytes(b"")
+    with pytest.raises(FormatError, match=r"no space left on the disk; --resume goes on from the last checkpoint$"):
+        table.add(1, 0.25)
+
+
+def test_events_are_read_by_tensorboard_and_written_at_once(tmp_path: Path) -> None:
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader",
+                                 reason="tensorboard is not installed: no events are written")
+    add = events(tmp_path)
+    add("train/loss", 0.5, 3)
+    add("train/loss", 0.25, 4)
+    (path,) = tmp_path.glob("events.out.tfevents.*")
+    found = [(e.step, v.tag, v.tensor.float_val[0] if v.HasField("tensor") else v.simple_value)
+             for e in loader.EventFileLoader(str(path)).Load() for v in e.summary.value]
+    assert found == [(3, "train/loss", 0.5), (4, "train/loss", 0.25)]
+    fill(path)
+    with pytest.raises(FormatError, match=r"tfevents.*: cannot write it: no space left on the disk"):
+        add("train/loss", 0.1, 5)
 
 
 def test_the_second_interrupt_ends_at_once() -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-
 def ran(command: list[str]) -> tuple[int, str]:
     """(status, all output) of a command that ends by itself."""
     done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -57,9 +56,11 @@ def main(kills: int, command: list[str]) -> int:
         total, weights = steps_in(whole), (whole / "model.safetensors").read_bytes()
         print(f"reference: {total} steps", flush=True)
         for k in range(kills):
-            # Somewhere in the run: before its first step, within a step, while a checkpoint is written.
-            after = sorted(moments.randrange(total) for _ in range(kills))[k] if k else 0
-            delay = moments.random() * 0.5
+            # A random way on from what there is: within a step, or while a checkpoint is written; one time in five
+            # while it starts.
+            further = moments.randrange(1, max(2 * total // kills, 2))
+            after = steps_in(broken) + further if moments.random() < 0.8 and k else 0
+            delay = moments.random() * (0.02 if after else 3.0)
             has_begun = (broken / "options.json").is_file()
             was = killed(resumed(command, broken, has_begun), broken, after, delay)
             print(f"kill {k + 1}: {'killed' if was else 'ended before'} with {steps_in(broken)} steps written",
