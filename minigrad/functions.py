@@ -3,9 +3,9 @@ others. All are names of the package.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from os import PathLike
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -13,8 +13,26 @@ from minigrad import random
 from minigrad.config import config, current
 from minigrad.dtype import DType, float32, int32
 from minigrad.engine.sharing import borrowed
-from minigrad.errors import DTypeError, ShapeError, SharingError
-from minigrad.kinds import Size, can_cast, device, finfo, iinfo, promote_types, result_type
+from minigrad.errors import ConfigError, DTypeError, ShapeError, SharingError
+from minigrad.kinds import (
+    BFloat16Tensor,
+    BoolTensor,
+    ByteTensor,
+    CharTensor,
+    DoubleTensor,
+    FloatTensor,
+    HalfTensor,
+    IntTensor,
+    LongTensor,
+    ShortTensor,
+    Size,
+    can_cast,
+    device,
+    finfo,
+    iinfo,
+    promote_types,
+    result_type,
+)
 from minigrad.mixins.base import as_shape
 from minigrad.mixins.base import broadcast_shapes as _broadcast
 from minigrad.mixins.modes import Within
@@ -48,7 +66,7 @@ from minigrad.nn.functional import (
     threshold,
     threshold_,
 )
-from minigrad.random import manual_seed
+from minigrad.random import Generator, manual_seed
 from minigrad.runtime.registry import canonical
 from minigrad.state.torch_file import torch_load
 from minigrad.state.torch_save import torch_save as save
@@ -56,15 +74,16 @@ from minigrad.tensor import Tensor
 from minigrad.unbound import put
 
 __all__ = [
-    "Size", "adaptive_avg_pool1d", "adaptive_max_pool1d", "alpha_dropout", "as_tensor", "asarray", "avg_pool1d",
-    "bernoulli", "bilinear", "broadcast_shapes", "can_cast", "cat", "celu_", "concat", "concatenate", "conv1d",
-    "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "device", "dropout",
-    "enable_grad", "feature_alpha_dropout", "finfo", "from_dlpack", "from_numpy", "get_default_dtype", "group_norm",
-    "iinfo",
-    "inference_mode", "initial_seed", "is_tensor", "layer_norm", "load", "manual_seed", "max", "max_pool1d",
-    "max_pool2d", "max_pool3d", "median", "min", "nanmedian", "no_grad", "normal", "polygamma", "promote_types",
-    "randint", "relu", "result_type", "rms_norm", "row_stack", "rrelu", "rrelu_", "save", "scalar_tensor", "selu",
-    "selu_", "set_printoptions", "stack", "threshold", "threshold_", "to_dlpack", "where"]
+    "BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor", "Generator",
+    "HalfTensor", "IntTensor", "LongTensor", "ShortTensor", "Size", "adaptive_avg_pool1d", "adaptive_max_pool1d",
+    "alpha_dropout", "as_tensor", "asarray", "avg_pool1d", "bernoulli", "bilinear", "broadcast_shapes", "can_cast",
+    "cat", "celu_", "concat", "concatenate", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
+    "conv_transpose3d", "device", "dropout", "enable_grad", "feature_alpha_dropout", "finfo", "from_dlpack",
+    "from_numpy", "get_default_dtype", "group_norm", "iinfo", "inference_mode", "initial_seed", "is_tensor",
+    "layer_norm", "load", "manual_seed", "max", "max_pool1d", "max_pool2d", "max_pool3d", "median", "min",
+    "nanmedian", "no_grad", "normal", "polygamma", "promote_types", "randint", "relu", "result_type", "rms_norm",
+    "row_stack", "rrelu", "rrelu_", "save", "scalar_tensor", "selu", "selu_", "set_float32_matmul_precision",
+    "set_printoptions", "stack", "threshold", "threshold_", "to_dlpack", "use_deterministic_algorithms", "where"]
 
 
 
@@ -246,10 +265,25 @@ def initial_seed() -> int:
     return random.seed()[0]
 
 
-def load(f: str | PathLike, map_location: str | None = None, *, weights_only: bool = True, mmap: bool = True) -> Any:
-    """The object that PyTorch or `save` wrote, its Tensors on the device `map_location`; nothing in the file is run."""
-    with config(**{} if map_location is None else {"device": device(map_location)}):
+def load(f: str | PathLike | IO[bytes], map_location: Any = None, pickle_module: Any = None, *,
+         weights_only: bool = True, mmap: bool | None = None) -> Any:
+    """The object that PyTorch or `save` wrote to a path or an open file, its Tensors on the device `map_location`;
+    nothing in the file is run. A function or dictionary in that place, by which PyTorch goes from a device in the file
+    to one that is there, changes nothing: all Tensors come to the default device."""
+    stays = map_location is None or callable(map_location) or isinstance(map_location, Mapping)
+    with config(**{} if stays else {"device": device(map_location)}):
         return torch_load(f)
+
+
+def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
+    """Nothing, as every algorithm gives the same result each time."""
+
+
+def set_float32_matmul_precision(precision: str) -> None:
+    """Nothing, as products of float32 are never rounded to less on their way. Raises ConfigError unless `precision` is
+    one of PyTorch's."""
+    if precision not in ("highest", "high", "medium"):
+        raise ConfigError(f"[set_float32_matmul_precision] expected 'highest', 'high' or 'medium', got {precision!r}")
 
 
 def is_tensor(obj: Any) -> bool:

@@ -5,9 +5,23 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.dtype import DType, bfloat16, float32, int32, promote, to_dtype
-from minigrad.errors import DTypeError
-from minigrad.mixins.base import scalar_dtype
+from minigrad.dtype import (
+    DType,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    promote,
+    to_dtype,
+    uint8,
+)
+from minigrad.errors import DTypeError, ShapeError
+from minigrad.mixins.base import is_index, scalar_dtype
 from minigrad.runtime.registry import canonical
 from minigrad.tensor import Tensor
 
@@ -33,6 +47,30 @@ class device(str):  # noqa: N801  (PyTorch's name)
         """The number of an OpenCL device, None of others."""
         number = self.partition(":")[2]
         return int(number) if number.isdigit() else None
+
+
+class TensorType:
+    """Tensors of one type, by PyTorch's old names for them: `LongTensor([1, 2])` has these values, `FloatTensor(3, 4)`
+    this shape and zeros. `isinstance(x, LongTensor)` is asked, and `x.type(LongTensor)` converts."""
+
+    def __init__(self, dtype: DType):
+        self.dtype = dtype
+
+    def __call__(self, *given: Any) -> Tensor:
+        """A Tensor of values, or of sizes, which are one integer or several. Raises ShapeError for anything else."""
+        if given and all([is_index(n) for n in given]):
+            return Tensor.zeros(*given, dtype=self.dtype)
+        if len(given) > 1:
+            raise ShapeError(f"[TensorType] expected values as one list, or sizes as integers, got {given!r}")
+        return Tensor(given[0] if given else [], self.dtype)
+
+    def __instancecheck__(self, x: object) -> bool:
+        return isinstance(x, Tensor) and x.dtype is self.dtype
+
+
+BoolTensor, ByteTensor, CharTensor, ShortTensor, IntTensor, LongTensor, HalfTensor, BFloat16Tensor, FloatTensor, \
+    DoubleTensor = [TensorType(dtype) for dtype in (bool_, uint8, int8, int16, int32, int64, float16, bfloat16, float32,
+                                                    float64)]
 
 
 class finfo:  # noqa: N801

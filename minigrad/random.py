@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import operator
 import os
+from random import Random
 from threading import Lock
+from typing import Self
 
 from minigrad.dtype import DType, float32, float64, uint32, uint64
 from minigrad.errors import MinigradError
@@ -31,16 +33,43 @@ _state = _State()
 
 def manual_seed(seed: int = 0) -> None:
     """Starts the sequence of random tensors that belongs to `seed`, an integer in 0..2**64-1."""
+    given = _checked(seed)
+    with _state.lock:
+        _state.seed, _state.counter = given, 0
+        _state.starts += 1
+
+
+def _checked(seed: int) -> int:
     try:
         given = operator.index(seed)
     except TypeError:
         given = -1
     if not 0 <= given < 1 << 64:
         raise MinigradError(f"[manual_seed] expected a seed in 0..2**64-1, got {seed!r}")
-    seed = given
-    with _state.lock:
-        _state.seed, _state.counter = seed, 0
-        _state.starts += 1
+    return given
+
+
+class Generator:
+    """Random numbers of a seed of its own, for the argument `generator` of loaders, samplers and splits. `device` is
+    there for PyTorch's sake: such numbers are drawn by the host."""
+
+    def __init__(self, device: object = None):
+        del device
+        self.manual_seed(int.from_bytes(os.urandom(8), "little"))
+
+    def manual_seed(self, seed: int) -> Self:
+        """Starts its sequence anew, with a seed in 0..2**64-1; returns itself."""
+        self._seed = _checked(seed)
+        self._numbers = Random(self._seed)
+        return self
+
+    def initial_seed(self) -> int:
+        """The seed that its sequence began with."""
+        return self._seed
+
+    def draw(self) -> int:
+        """The next number, in 0..2**63-1."""
+        return self._numbers.getrandbits(63)
 
 
 def counter() -> int:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import re
 import subprocess
 import sys
@@ -262,8 +263,59 @@ def test_saved_checkpoints_are_pytorchs(tmp_path: Path) -> None:
     assert minigrad.load(tmp_path / "b.pt")["model"]["int16"].tolist() == [[1, 0], [1, 1]]
 
 
+@needs_torch
+@pytest.mark.parametrize("zipped", [True, False])
+def test_open_files_are_saved_to_and_loaded_from(zipped: bool, tmp_path: Path) -> None:
+    import torch
+
+    state = {"weight": Tensor([[1.0, 2.0]]), "epoch": 3}
+    with io.BytesIO() as memory:
+        minigrad.save(state, memory)
+        memory.seek(0)
+        theirs: Any = torch.load(memory)
+        assert theirs["weight"].tolist() == [[1.0, 2.0]]
+        memory.seek(0)
+        ours = minigrad.load(memory, map_location=lambda storage, location: storage)
+        assert ours["weight"].tolist() == [[1.0, 2.0]] and ours["epoch"] == 3
+        with pytest.raises(FormatError, match=r"^<BytesIO>: the file is empty, or was read to its end before; seek"):
+            minigrad.load(memory)
+    with open(tmp_path / "a.pt", "w+b") as file:
+        torch.save(theirs, file, _use_new_zipfile_serialization=zipped)
+        file.seek(0)
+        loaded = minigrad.load(file, {"cuda:0": "cpu"})
+        assert loaded["weight"].tolist() == [[1.0, 2.0]] and loaded["epoch"] == 3
+    with pytest.raises(FormatError, match=r"^<BytesIO>: "):
+        minigrad.load(io.BytesIO((tmp_path / "a.pt").read_bytes()[:200]))
+
+
 def test_only_plain_things_are_saved(tmp_path: Path) -> None:
     for wrong in (minigrad.nn.ReLU(), {"a": np.zeros(3)}, {"f": len}, Tensor([1]).cast("uint32")):
         with pytest.raises(FormatError, match=r"\[save\] expected"):
             minigrad.save(wrong, tmp_path / "a.pt")
         assert not (tmp_path / "a.pt").exists()
+
+
+def test_tensors_by_the_names_of_their_types() -> None:
+    x = minigrad.LongTensor([1, 2])
+    assert x.dtype is minigrad.int64 and isinstance(x, minigrad.LongTensor) and not isinstance(x, minigrad.FloatTensor)
+    assert minigrad.FloatTensor(2, 3).tolist() == [[0, 0, 0], [0, 0, 0]] and minigrad.BoolTensor([[1, 0]]).tolist() == [
+        [True, False]]
+    assert x.type(minigrad.DoubleTensor).dtype is minigrad.float64
+    with pytest.raises(ShapeError, match="expected values as one list, or sizes as integers"):
+        minigrad.IntTensor(1.5, 2)
+
+
+def test_generators_have_sequences_of_their_own() -> None:
+    first, again = minigrad.Generator().manual_seed(3), minigrad.Generator("cpu").manual_seed(3)
+    parts = [[list(map(int, part.indices)) for part in minigrad.data.random_split(range(10), [7, 3], generator=g)]
+             for g in (first, again, first)]
+    assert parts[0] == parts[1] != parts[2] and first.initial_seed() == 3
+    with pytest.raises(minigrad.errors.MinigradError, match="expected a seed in"):
+        first.manual_seed(-1)
+
+
+def test_switches_that_change_nothing() -> None:
+    minigrad.use_deterministic_algorithms(True, warn_only=True)
+    minigrad.set_float32_matmul_precision("high")
+    with pytest.raises(minigrad.errors.ConfigError, match="expected 'highest', 'high' or 'medium', got 'low'"):
+        minigrad.set_float32_matmul_precision("low")

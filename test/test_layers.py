@@ -27,7 +27,7 @@ SIDEWAYS = {
     ("__main__", "cli"), ("cli", "onnx"), ("microkernels", "engine"), ("devices", "engine"),
     ("report", "engine"), ("report", "capture"), ("report", "random"), ("report", "tensor"),
     ("aot", "engine"), ("aot", "capture"),
-    ("data", "state"), ("autograd", "tensor"), ("autograd", "mixins"),
+    ("data", "state"), ("utils", "data"), ("autograd", "tensor"), ("autograd", "mixins"),
     ("functions", "kinds"), ("functions", "nn"), ("functions", "state"),
     ("functions", "unbound"),
     ("methods", "unbound"), ("cuda", "amp"), ("special", "functions"), ("special", "methods"),

@@ -74,7 +74,22 @@ class ArrayDataset(Dataset):
         return [a[np.asarray(indices)] for a in self.arrays]
 
 
-TensorDataset = ArrayDataset
+class TensorDataset(ArrayDataset):
+    """Tensors of one length: sample i is a tuple of their elements i, which are Tensors. Raises ShapeError where
+    lengths differ."""
+
+    def __init__(self, *tensors: Any):
+        super().__init__(*tensors)
+        self.tensors = tuple([t if isinstance(t, Tensor) else Tensor(a)
+                              for t, a in zip(tensors, self.arrays, strict=True)])
+
+    def __getitem__(self, index: Any) -> tuple[Any, ...]:
+        return tuple([Tensor(np.asarray(a[index]), t.dtype, t.device)
+                      for a, t in zip(self.arrays, self.tensors, strict=True)])
+
+    @property
+    def takes(self) -> bool:
+        return type(self).__getitem__ is TensorDataset.__getitem__
 
 
 class Subset(Dataset):
@@ -120,8 +135,8 @@ class ConcatDataset(Dataset):
 
 
 def random_split(dataset: Any, lengths: Sequence[float], generator: object = None) -> list[Subset]:
-    """Subsets of these lengths, or of these fractions of the whole, which share no sample. `generator` is a seed or a
-    numpy Generator. Raises ShapeError where lengths do not add up."""
+    """Subsets of these lengths, or of these fractions of the whole, which share no sample. `generator` is a seed, a
+    Generator or one of numpy's. Raises ShapeError where lengths do not add up."""
     total = len(dataset)
     counts = [int(n) for n in lengths]
     if lengths and all(isinstance(n, float) for n in lengths) and math.isclose(sum(lengths), 1):

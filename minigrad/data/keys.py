@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from minigrad.errors import ConfigError
+from minigrad.random import Generator
 from minigrad.random import seed as current_seed
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -59,12 +60,15 @@ def kept_generators() -> Iterator[None]:
 
 
 def as_seed(op: str, generator: object) -> int:
-    """The seed that an argument `generator` stands for: an integer, a numpy Generator, of which one number is drawn, or
-    None: that of `minigrad.manual_seed`. Raises ConfigError."""
+    """The seed that an argument `generator` stands for: an integer, a Generator of minigrad or numpy, of which one
+    number is drawn, or None: that of `minigrad.manual_seed`. Raises ConfigError."""
     if generator is None:
         return current_seed()[0]
     if isinstance(generator, np.random.Generator):
         return int(generator.integers(1 << 63))
+    if isinstance(generator, Generator):
+        return generator.draw()
     if isinstance(generator, (int, np.integer)) and not isinstance(generator, bool):
         return int(generator) % (1 << 64)
-    raise ConfigError(f"[{op}] expected generator to be a seed or a numpy.random.Generator, got {generator!r}")
+    raise ConfigError(f"[{op}] expected generator to be a seed, a Generator or a numpy.random.Generator, got "
+                      f"{generator!r}")

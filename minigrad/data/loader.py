@@ -22,7 +22,7 @@ from minigrad.tensor import Tensor
 class DataLoader:
     """Batches of the samples of `dataset`, anew in each loop over it.
 
-    Arguments are PyTorch's. `generator` is a seed or a numpy Generator (None: the seed of `minigrad.manual_seed`), from
+    Arguments are PyTorch's. `generator` is a seed or a Generator (None: the seed of `minigrad.manual_seed`), from
     which follow the order of each epoch and, by epoch and index, what Python's and numpy's global generators give in a
     sample: a run repeats whatever the number of workers. Arrays become Tensors on `device`; with `keys`, a batch has as
     its last part uint32 [N], random numbers of the samples, which augmentations take. `pin_memory` uploads a batch

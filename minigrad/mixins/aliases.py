@@ -157,9 +157,9 @@ class AliasMixin(Base):
         """A tensor of this shape whose values do not matter (they are 0)."""
         return self.zeros_like(**options)
 
-    def type(self, dtype: DType | str | None = None) -> Any:
-        """In another type; without one, the name of this one."""
-        return self.dtype.name if dtype is None else self.cast(dtype)
+    def type(self, dtype: Any = None) -> Any:
+        """In another type, which may be one such as LongTensor; without one, the name of this one."""
+        return self.dtype.name if dtype is None else self.cast(getattr(dtype, "dtype", dtype))
 
     # Products
 

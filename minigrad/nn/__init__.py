@@ -4,6 +4,7 @@ parameters; `Module` is one for models that were written for PyTorch.
 Parameters have `requires_grad=True`; running statistics have `requires_grad=False`. Weights start as in PyTorch.
 """
 from minigrad.nn import functional, init, optim, state, utils
+from minigrad.nn import parameter as parameter
 from minigrad.nn.activation import (
     CELU,
     ELU,

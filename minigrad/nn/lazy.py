@@ -20,11 +20,12 @@ class _Lazy(Layer):
     axis: ClassVar[int]
     defaults: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, *args: Any, **options: Any):
+    def __init__(self, *args: Any, device: str | None = None, dtype: Any = None, **options: Any):
         given = signature(self.plain.__init__).bind(self, 0, *args, **options)  # mistakes are reported here
         for name, value in self.defaults.items():
             given.arguments.setdefault(name, value)
-        self._made_with = (given.args[2:], given.kwargs)
+        place = {name: value for name, value in (("device", device), ("dtype", dtype)) if value is not None}
+        self._made_with = (given.args[2:], {**given.kwargs, **place})
 
     @property
     def without_state(self) -> str:

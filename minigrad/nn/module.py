@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import wraps
+from inspect import signature
 from itertools import count
 from types import FunctionType
 from typing import Any, Self
@@ -103,8 +105,7 @@ class Module(Parts):
     def named_children(self) -> Iterator[tuple[str, Any]]:
         """(name, layer) of the layers, lists and dictionaries in attributes."""
         return iter([(name, value) for name, value in vars(self).items()
-                     if name[0] != "_" and not isinstance(value, Tensor) and (
-                         isinstance(value, Parts) or children_of(value) or callable(value))])
+                     if name[0] != "_" and not isinstance(value, Tensor) and _is_child(value)])
 
     def children(self) -> Iterator[Any]:
         """The layers, lists and dictionaries in attributes."""
@@ -166,15 +167,45 @@ class Layer(Module):
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """Checks the arguments and keeps the plain ones, which are shown when it is printed."""
+        options = {name: value for name, value in options.items() if name not in ("device", "dtype")}
         check_arguments(cls, args, options)
         self = super().__new__(cls)
         object.__setattr__(self, "_made_with", (tuple([_plain(v) for v in args]),
                                                 {name: _plain(v) for name, v in options.items()}))
         return self
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Gives the layers of this library PyTorch's arguments `device` and `dtype`."""
+        super().__init_subclass__(**options)
+        own = vars(cls).get("__init__")
+        if own is not None and cls.__module__.startswith("minigrad.") and "device" not in signature(own).parameters:
+            type.__setattr__(cls, "__init__", _placed(own))
+
+    def reset_parameters(self) -> None:
+        """Gives the Tensors of the layer the values of a new one, made with the same arguments. Raises MinigradError
+        for a layer that has others in it, which are asked each for itself."""
+        if next(self.children(), None) is not None:
+            raise MinigradError(f"[reset_parameters] expected a layer without others in it, got {type(self).__name__}")
+        args, options = self._made_with
+        fresh = type(self)(*args, **options).state_dict()
+        with Tensor.no_grad():
+            for name, t in self.state_dict().items():
+                t.assign(fresh[name].detach().to(t.device, t.dtype))
+
     def extra_repr(self) -> str:
         """The arguments that PyTorch shows."""
         return text_of_layer(self)
+
+
+def _placed(init: Callable[..., None]) -> Callable[..., None]:
+    """`init` with two more arguments, which say where a layer's Tensors are and of which float type."""
+    @wraps(init)
+    def made(self: Layer, *args: Any, device: str | None = None, dtype: Any = None, **options: Any) -> None:
+        init(self, *args, **options)
+        if device is not None or dtype is not None:
+            self.to(device=device, dtype=dtype)
+
+    return made
 
 
 def _plain(value: Any) -> Any:
@@ -182,6 +213,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple([_plain(v) for v in value])
     return value if isinstance(value, (bool, int, float, str)) else None
+
+
+def _is_child(part: Any) -> bool:
+    """True for a layer or another object with attributes, and for a list or dictionary with one or a Tensor in it."""
+    if isinstance(part, (list, tuple, dict)) and not isinstance(part, Parts):
+        return any(isinstance(p, Tensor) or _is_child(p) for p in (part.values() if isinstance(part, dict) else part))
+    return isinstance(part, Parts) or bool(children_of(part)) or callable(part)
 
 
 def _has_layers(part: Any) -> bool:
@@ -208,7 +246,8 @@ def Buffer(data: Any, persistent: bool = True) -> Tensor:  # noqa: N802  (PyTorc
 def Parameter(data: Any, requires_grad: bool = True) -> Tensor:  # noqa: N802  (PyTorch's name)
     """A Tensor that gradients flow to: `Tensor(data, requires_grad=True)`, over values of its own."""
     if isinstance(data, Tensor) and not data.dtype.is_float:
-        raise DTypeError(f"[Parameter] expected a float tensor, got {data.dtype}")
+        raise DTypeError(f"[Parameter] expected a float tensor, got {data.dtype}"
+                         + ("" if data.ndim else "; empty(n) has n elements, Tensor(n) is the number n"))
     return Tensor(data, requires_grad=requires_grad)
 
 

@@ -152,6 +152,9 @@ class _Layers(Layer):
                 if bias or part.startswith("weight"):
                     setattr(self, part + suffix, _uniform(hidden_size, *shape))
 
+    def flatten_parameters(self) -> None:
+        """Nothing, as weights need not lie in one block of memory here."""
+
     def _directions(self) -> int:
         return 2 if self.bidirectional else 1
 

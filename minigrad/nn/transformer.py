@@ -11,6 +11,7 @@ from typing import Any
 from minigrad.errors import DTypeError
 from minigrad.mixins.base import as_count
 from minigrad.nn.attention import MultiheadAttention
+from minigrad.nn.init import xavier_uniform_
 from minigrad.nn.linear import Dropout, Linear
 from minigrad.nn.module import Layer
 from minigrad.nn.norm import LayerNorm
@@ -150,12 +151,18 @@ class Transformer(Layer):
             TransformerEncoderLayer(**options), num_encoder_layers, norms[0])
         self.decoder = custom_decoder or TransformerDecoder(
             TransformerDecoderLayer(**options), num_decoder_layers, norms[1])
+        for p in self.parameters():
+            if p.ndim > 1:
+                xavier_uniform_(p)
 
     def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor | None = None, tgt_mask: Tensor | None = None,
-                 memory_mask: Tensor | None = None, **masks: Any) -> Tensor:
-        """`masks` are `src_key_padding_mask`, `src_is_causal`, and those of TransformerDecoderLayer."""
-        memory = self.encoder(src, src_mask, masks.pop("src_key_padding_mask", None), masks.pop("src_is_causal", False))
-        return self.decoder(tgt, memory, tgt_mask=tgt_mask, memory_mask=memory_mask, **masks)
+                 memory_mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None,
+                 tgt_key_padding_mask: Tensor | None = None, memory_key_padding_mask: Tensor | None = None,
+                 src_is_causal: bool | None = None, tgt_is_causal: bool | None = None,
+                 memory_is_causal: bool = False) -> Tensor:
+        memory = self.encoder(src, src_mask, src_key_padding_mask, bool(src_is_causal))
+        return self.decoder(tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask,
+                            bool(tgt_is_causal), memory_is_causal)
 
     @staticmethod
     def generate_square_subsequent_mask(size: int, device: str | None = None) -> Tensor:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 
@@ -25,20 +25,27 @@ class MappedFile:
     """A file's bytes as a numpy uint8 array whose pages are fetched when touched.
 
     The mapping is private: writing into an array over it (an `assign` to a loaded tensor) changes this process's copy
-    of the page, never the file.
+    of the page, never the file. What minigrad saves is a new file that takes the name (`atomic_file`), so that a mapped
+    one stays as it was. A program that shortens the mapped file itself, as `shutil.copy` and `numpy.save` may, ends the
+    process that reads on (SIGBUS).
     """
 
     path: Path
     data: np.ndarray
+    pages: mmap.mmap
 
     @staticmethod
-    def open(path: str | os.PathLike) -> MappedFile:
-        """Maps `path`. Raises FormatError for an empty file, OSError where the system refuses."""
+    def open(path: str | os.PathLike | IO[bytes]) -> MappedFile:
+        """Maps `path`, or reads an open file from its position to its end. Raises FormatError for an empty file,
+        OSError where the system refuses."""
+        if not isinstance(path, str | os.PathLike):
+            return _read(path)
         file = Path(path)
         if file.stat().st_size == 0:
             raise FormatError(f"{file}: the file is empty; download it again")
         with open(file, "rb") as opened:
-            return MappedFile(file, np.frombuffer(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8))
+            pages = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
+        return MappedFile(file, np.frombuffer(pages, np.uint8), pages)
 
     def part(self, offset: int, nbytes: int, what: str) -> np.ndarray:
         """Bytes [offset, offset + nbytes), without a copy; `what` names them in the FormatError for a file that is too
@@ -54,6 +61,16 @@ class MappedFile:
         shape = shape_of(shape, self.path, what)
         part = self.part(offset, math.prod(shape) * dtype.itemsize, what)
         return np.require(part.view(dtype.np), requirements="A").reshape(shape)
+
+
+def _read(stream: IO[bytes]) -> MappedFile:
+    """Reads what is left of an open file."""
+    name, content = str(getattr(stream, "name", f"<{type(stream).__name__}>")), stream.read()
+    if not content:
+        raise FormatError(f"{name}: the file is empty, or was read to its end before; seek(0) goes back to its start")
+    pages = mmap.mmap(-1, len(content))
+    pages[:] = content
+    return MappedFile(Path(name), np.frombuffer(pages, np.uint8), pages)
 
 
 def give_back(part: np.ndarray) -> None:

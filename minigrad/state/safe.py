@@ -45,7 +45,9 @@ def _checked_header(file: MappedFile) -> tuple[Fields, int]:
 
 
 def safe_load(path: str | os.PathLike, device: str | None = None) -> dict[str, Tensor]:
-    """The tensors of a safetensors file by name, memory-mapped: bytes are read when a tensor is first used.
+    """The tensors of a safetensors file by name, memory-mapped: bytes are read when a tensor is first used. `safe_save`
+    may write to the same name meanwhile; other programs that write into the file, rather than move another one to its
+    name, change the tensors, or end this process (SIGBUS) where they shorten it.
 
     Raises FormatError, in one line, for a truncated or corrupt file and for element types we do not have.
     """

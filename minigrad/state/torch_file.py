@@ -7,10 +7,9 @@ key a u64 count of elements and the elements.
 from __future__ import annotations
 
 import io
-import mmap
 import os
 import zipfile
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -23,8 +22,9 @@ from minigrad.state.torch_pickle import Storage, TensorBuilder, unpickle
 _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001
 
 
-def torch_load(path: str | os.PathLike) -> Any:
-    """The object that torch.save wrote, with its tensors as Tensors, memory-mapped; nothing from the file is executed.
+def torch_load(path: str | os.PathLike | IO[bytes]) -> Any:
+    """The object that torch.save wrote, with its tensors as Tensors; nothing from the file is executed. A file by its
+    path is memory-mapped, one that is open is read, from its position on.
 
     Only tensors, OrderedDicts and Python's plain containers and scalars are understood: a file that names anything else
     raises FormatError naming it, as truncated and corrupt files do.
@@ -37,7 +37,8 @@ def torch_load(path: str | os.PathLike) -> Any:
 
 def _members(file: MappedFile) -> dict[str, zipfile.ZipInfo]:
     try:
-        with zipfile.ZipFile(file.path) as archive:
+        pages: Any = file.pages
+        with zipfile.ZipFile(pages) as archive:
             return {info.filename: info for info in archive.infolist()}
     except MemoryError:
         raise
@@ -101,27 +102,27 @@ def _load_stream(file: MappedFile) -> Any:
             raise FormatError(f"storage {brief(key)} is missing")
         return found[key]
 
-    # Mapped, as a file would make room for as many bytes as a string in it says it has.
-    with open(file.path, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        stream: Any = mapped
+    # The pages, as a file would make room for as many bytes as a string in it says it has.
+    stream: Any = file.pages
+    stream.seek(0)
 
-        def plain() -> Any:
-            return unpickle(stream, file.path, declare, lambda *_arguments: None)
+    def plain() -> Any:
+        return unpickle(stream, file.path, declare, lambda *_arguments: None)
 
-        head = [plain() for _ in range(2)]
-        if not all(type(number) is int for number in head) or head != [_MAGIC, _VERSION]:
-            raise FormatError(f"{file.path}: expected a PyTorch checkpoint (zip, or the stream of version {_VERSION}); "
-                              "check the path")
-        facts = plain()
-        if not (isinstance(facts, dict) and facts.get("little_endian", True) is True):
-            raise FormatError(f"{file.path}: expected little-endian tensors; save the model on a little-endian machine")
-        description = stream.tell()
-        plain()
-        keys = plain()
-        build = TensorBuilder(file.path, len(file.data))
-        _find_storages(file, keys, stream.tell(), declared, found)
-        stream.seek(description)
-        return unpickle(stream, file.path, look_up, build)
+    head = [plain() for _ in range(2)]
+    if not all(type(number) is int for number in head) or head != [_MAGIC, _VERSION]:
+        raise FormatError(f"{file.path}: expected a PyTorch checkpoint (zip, or the stream of version {_VERSION}); "
+                          "check the path")
+    facts = plain()
+    if not (isinstance(facts, dict) and facts.get("little_endian", True) is True):
+        raise FormatError(f"{file.path}: expected little-endian tensors; save the model on a little-endian machine")
+    description = stream.tell()
+    plain()
+    keys = plain()
+    build = TensorBuilder(file.path, len(file.data))
+    _find_storages(file, keys, stream.tell(), declared, found)
+    stream.seek(description)
+    return unpickle(stream, file.path, look_up, build)
 
 
 def _find_storages(file: MappedFile, keys: Any, at: int, declared: dict[str, tuple[DType, int]],

@@ -6,9 +6,10 @@ import os
 import pickle
 import zipfile
 from collections import OrderedDict
+from contextlib import nullcontext
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import IO, Any, NamedTuple, NoReturn
 
 from minigrad import dtype as dtypes
 from minigrad.errors import FormatError
@@ -81,15 +82,17 @@ class _Pickler(_Python):
     dispatch = {**_Python.dispatch, type: save_global}
 
 
-def torch_save(obj: Any, f: str | os.PathLike) -> None:
-    """Writes Tensors in dictionaries, lists, tuples and plain values to a file, which appears whole or not at all.
+def torch_save(obj: Any, f: str | os.PathLike | IO[bytes]) -> None:
+    """Writes Tensors in dictionaries, lists, tuples and plain values to a file: by its path one that appears whole or
+    not at all, or one that is open for writing.
 
     Raises FormatError for anything else: a model has `state_dict()`.
     """
     description = BytesIO()
     pickler = _Pickler(description)
     pickler.dump(obj)
-    with atomic_file(Path(f)) as out, zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+    opened = atomic_file(Path(f)) if isinstance(f, str | os.PathLike) else nullcontext(f)
+    with opened as out, zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr("archive/data.pkl", description.getvalue())
         archive.writestr("archive/byteorder", "little")
         for k, tensor in enumerate(pickler.tensors):

@@ -33,7 +33,8 @@ def test_samples_and_batches_of_arrays() -> None:
     assert squares.tolist() == [16, 1, 1] and names.tolist() == ["4", "1", "1"]
     changed = ArrayDataset(np.arange(4), transform=lambda x: x + 100)
     assert changed[2] == (102,) and changed.take([0, 3])[0].tolist() == [100, 103]
-    assert TensorDataset(Tensor([1.0, 2.0]))[1] == (2.0,)
+    x, y = TensorDataset(Tensor([[1.0, 2.0], [3.0, 4.0]]), Tensor([0, 1]))[1]
+    assert x.tolist() == [3, 4] and y.unsqueeze(0).tolist() == [1] and y.dtype.name == "int32"
 
     class Mine(ArrayDataset):
         def __getitem__(self, index: int) -> tuple[int, ...]:

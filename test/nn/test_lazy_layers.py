@@ -142,6 +142,9 @@ def test_norms_of_gradients() -> None:
         found.append(x.grad.numpy())
         assert y.grad is None
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
+    many = [normal(40 + 17 * k, seed=k) for k in range(12)]  # sums of unlike lengths in one kernel
+    np.testing.assert_allclose(nn.utils.get_total_norm([Tensor(v, device="CPU") for v in many]).item(),
+                               math.sqrt(sum(float((v.astype(np.float64) ** 2).sum()) for v in many)), rtol=1e-6)
     assert nn.utils.get_total_norm([]).item() == 0
     x = Tensor([1.0, math.inf], requires_grad=True)
     (x * x).sum().backward()
@@ -227,3 +230,28 @@ def test_functions_in_place() -> None:
         getattr(torch.nn.functional, name)(t, *arguments)
         assert result is a and getattr(F, name).__name__ == name
         np.testing.assert_allclose(a.numpy(), t.numpy(), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("make", [lambda **o: nn.Linear(3, 4, **o), lambda **o: nn.Conv2d(2, 4, 3, **o),
+                                  lambda **o: nn.Embedding(5, 4, padding_idx=1, **o),
+                                  lambda **o: nn.LSTM(3, 4, 2, **o), lambda **o: nn.BatchNorm2d(3, **o)])
+def test_layers_are_made_in_a_type_and_start_again(make: Any) -> None:
+    layer = make(device="numpy", dtype="float64")
+    before = {name: t.numpy().copy() for name, t in layer.state_dict().items()}
+    assert all(t.dtype.name == "float64" and t.device == "NUMPY" and t.requires_grad for t in layer.parameters())
+    for t in layer.parameters():
+        t.data.add_(7.0)
+    layer.reset_parameters()
+    assert str(layer) == str(make())
+    for name, t in layer.state_dict().items():
+        found = t.numpy()
+        assert found.dtype == before[name].dtype and np.abs(found).max() < 7 and (found == 0).any() == (
+            before[name] == 0).any()
+
+
+def test_layers_of_layers_start_again_each_for_itself() -> None:
+    assert list(nn.Conv2d(1, 2, (3, 3)).children()) == []  # sizes are no layers
+    with pytest.raises(MinigradError, match="expected a layer without others in it, got MultiheadAttention"):
+        nn.MultiheadAttention(8, 2).reset_parameters()
+    nn.GRU(2, 3).flatten_parameters()
+    assert nn.LazyLinear(3, dtype="float64")(Tensor.ones(2, 5)).dtype.name == "float64"

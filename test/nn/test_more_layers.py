@@ -119,6 +119,13 @@ def test_decoders_and_whole_transformers(norm_first: bool) -> None:
         return
     whole = [n.Transformer(8, 2, 1, 1, 16, 0.0, batch_first=True) for n in (nn, torch.nn)]
     compare(*whole, (3, 5, 8), (3, 4, 8), options={"tgt_mask": mask})
+    masks = [None, mask < 0, None, padding, padding[:, :4], padding]
+    src, tgt = normal(3, 5, 8), normal(3, 4, 8)
+    got = whole[0](Tensor(src), Tensor(tgt), *[None if m is None else Tensor(m) for m in masks])
+    want = whole[1](torch.tensor(src), torch.tensor(tgt), *[None if m is None else torch.tensor(m) for m in masks])
+    np.testing.assert_allclose(got.numpy(), want.detach().numpy(), rtol=1e-4, atol=1e-5)
+    widest = whole[0].encoder.layers[0].linear1.weight.abs().max().item()
+    assert widest <= (6 / 24) ** 0.5  # matrices start by xavier_uniform_
 
 
 @needs_torch

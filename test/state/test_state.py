@@ -31,6 +31,7 @@ from minigrad.state import (
     torch_load,
 )
 from minigrad.state.gguf_quants import KINDS
+from minigrad.state.torch_save import torch_save
 
 random = np.random.default_rng(0)
 
@@ -319,6 +320,18 @@ def test_gguf_is_something_else(tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(b"<html>not found</html>")
     with pytest.raises(FormatError, match=r"expected a GGUF file .* got b'<htm'"):
         gguf_load(tmp_path / "a.gguf")
+
+
+@pytest.mark.parametrize("save, load", [(safe_save, safe_load), (torch_save, torch_load)])
+def test_a_mapped_file_may_be_overwritten(tmp_path: Path, save: Any, load: Any) -> None:
+    path = tmp_path / "a.bin"
+    big = {"a": Tensor(np.arange(20_000, dtype=np.float32)), "b": Tensor(np.ones(30_000, np.float32))}
+    save(big, path)
+    loaded = load(path)
+    save({"a": Tensor([1.0])}, path)
+    assert loaded["a"].sum().item() == 199_990_000 and loaded["b"].sum().item() == 30_000
+    save({"a": load(path)["a"] + 1, "b": loaded["b"] * 2}, path)  # over what it is made from
+    assert load(path)["a"].tolist() == [2] and load(path)["b"].sum().item() == 60_000
 
 
 # PyTorch checkpoints

@@ -1,0 +1,3 @@
+"""Names of `torch.nn.parameter`."""
+from minigrad.nn.module import Buffer as Buffer
+from minigrad.nn.module import Parameter as Parameter
