@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from minigrad import autograd as autograd
     from minigrad import data as data
     from minigrad import devices as devices
+    from minigrad import distributed as distributed
     from minigrad import distributions as distributions
     from minigrad import linalg as linalg
     from minigrad import microkernels as microkernels
@@ -52,7 +53,7 @@ _LATER = {"amp": ("minigrad.amp", None), "autocast": ("minigrad.amp", "autocast"
           "get_autocast_dtype": ("minigrad.amp", "get_autocast_dtype"),
           "autograd": ("minigrad.autograd", None), "microkernels": ("minigrad.microkernels", None),
           "devices": ("minigrad.devices", None), "data": ("minigrad.data", None),
-          "distributions": ("minigrad.distributions", None), "linalg": ("minigrad.linalg", None),
+          "distributed": ("minigrad.distributed", None), "distributions": ("minigrad.distributions", None), "linalg": ("minigrad.linalg", None),
           "nn": ("minigrad.nn", None), "optim": ("minigrad.optim", None), "jit": ("minigrad.capture.jit", "jit"),
           "TinyJit": ("minigrad.capture.jit", "TinyJit"), "export": ("minigrad.aot.exporting", "export"),
           "show": ("minigrad.engine.show", "show"),

@@ -1,7 +1,7 @@
 """Settings: one frozen `Config`, and the only reader of the environment.
 
     MINIGRAD_DEVICE         where tensors live by default: CPU, NUMPY, CL, CL:<index or part of a name>   (CPU)
-    MINIGRAD_THREADS        worker threads of the CPU device                                               (all cores)
+    MINIGRAD_THREADS        worker threads of the CPU device     (all cores; of a process under mpirun, its share)
     MINIGRAD_CPU            processor to compile for: native, or x86-64-v2, -v3 (AVX2), -v4 (AVX-512) as an older one
                             would get it; of the whole process                                             (native)
     MINIGRAD_CACHE          folder of compiled programs and fetched models      ($XDG_CACHE_HOME or ~/.cache, /minigrad)
@@ -36,7 +36,7 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from minigrad.errors import ConfigError
 
@@ -110,9 +110,36 @@ class Config:
                 raise ConfigError(f"[config] expected {field} to be a pathlib.Path, got {getattr(self, field)!r}")
 
 
+class Processes(NamedTuple):
+    """The processes that a launcher of MPI has started: the number of this one, how many there are, and both of those
+    on this machine."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+
+
+_LAUNCHERS = (("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+              ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+               "OMPI_COMM_WORLD_LOCAL_SIZE"))
+"""The variables of MPICH's and of Open MPI's mpirun, in the order of `Processes`."""
+
+
+def processes(env: Mapping[str, str] = os.environ) -> Processes:
+    """What mpirun has told this process; one process where none did."""
+    for names in _LAUNCHERS:
+        if all([env.get(name, "").isdigit() for name in names[:2]]):
+            values = [int(found) if (found := env.get(name, "")).isdigit() else default
+                      for name, default in zip(names, Processes(), strict=True)]
+            return Processes(*values)
+    return Processes()
+
+
 def from_environment(env: Mapping[str, str]) -> Config:
     """The Config that these variables ask for. Raises ConfigError that names the variable and what is allowed."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = min(cores, max(1, (os.cpu_count() or 1) // processes(env).local_size))
     home = Path(env.get("XDG_CACHE_HOME") or Path(env.get("HOME") or Path.home()) / ".cache")
     values: dict[str, Any] = {"threads": min(cores, 1024), "cache_dir": home / "minigrad"}
     for variable, (field, read) in _VARIABLES.items():

@@ -14,7 +14,7 @@ LAYERS = [
     {"codegen", "scheduler", "runtime"},
     {"engine", "tensor", "mixins", "random", "capture", "microkernels",
      "autograd", "devices", "report", "aot"},
-    {"amp", "utils", "nn", "optim", "state", "distributions", "data", "kinds", "unbound", "methods", "functions",
+    {"amp", "utils", "nn", "optim", "state", "distributions", "data", "distributed", "kinds", "unbound", "methods", "functions",
      "special", "fft", "linalg", "cuda", "backends"},
     {"onnx", "torch_compile", "array_api", "cli", "__main__"},
 ]
@@ -27,7 +27,8 @@ SIDEWAYS = {
     ("__main__", "cli"), ("cli", "onnx"), ("microkernels", "engine"), ("devices", "engine"),
     ("report", "engine"), ("report", "capture"), ("report", "random"), ("report", "tensor"),
     ("aot", "engine"), ("aot", "capture"),
-    ("data", "state"), ("utils", "data"), ("autograd", "tensor"), ("autograd", "mixins"),
+    ("data", "state"), ("data", "distributed"), ("nn", "distributed"), ("distributed", "optim"), ("utils", "data"),
+    ("autograd", "tensor"), ("autograd", "mixins"),
     ("functions", "kinds"), ("functions", "nn"), ("functions", "state"),
     ("functions", "unbound"),
     ("methods", "unbound"), ("cuda", "amp"), ("special", "functions"), ("special", "methods"),
@@ -126,6 +127,7 @@ LATE_LIBRARIES = {
     "fcntl": "not on every system",
     "safetensors": "with the first file of its kind",
     "tqdm": "where progress is shown",
+    "mpi4py": "where there are several processes; installed by choice",
     "PIL": "with the first image; installed by choice",
 }
 LATE = {

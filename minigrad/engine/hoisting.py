@@ -15,6 +15,7 @@ from minigrad.codegen.panels import panelled
 from minigrad.engine.plan import ExecutionPlan, Item, make_plan
 from minigrad.errors import InternalError, present
 from minigrad.expr import product
+from minigrad.runtime.host_calls import HostCall
 from minigrad.scheduler.schedule import Schedule, Slot, Step
 
 
@@ -137,7 +138,7 @@ class _Once:
 
     def _is_settled(self, item: Item) -> bool:
         """True where nothing but buffers decides what a launch does, and nobody outside sees what it writes."""
-        if item.writes & self.lasting or not all([isinstance(self.plan.sizes[s], int) for s in item.writes]):
+        if item.writes & self.lasting or isinstance(item.executable, HostCall) or not all([isinstance(self.plan.sizes[s], int) for s in item.writes]):
             return False
         return all([isinstance(e, int) for row in item.rows for e in (row.extent, *row.dims)]) and \
             not any([type(s) is int and s in self.varying for row in item.rows for s in row.scalars])

@@ -9,12 +9,14 @@ from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.walk import touched
 from minigrad.codegen.strategies.access import iterations
 from minigrad.engine.compile import Compiled, compile_kernels
+from minigrad.engine.exchange import with_exchanges
 from minigrad.engine.observe import is_timing, run_timed
 from minigrad.engine.stats import stats
 from minigrad.engine.storage import allocate, arena
 from minigrad.errors import present
 from minigrad.expr import Index, bounds, evaluate, subs
 from minigrad.runtime.device import Buffer, Device, Launch
+from minigrad.runtime.host_calls import HostCall
 from minigrad.scheduler.graph import Graph
 from minigrad.scheduler.memory import Arena, plan_memory
 from minigrad.scheduler.schedule import Schedule, Scheduling, Step
@@ -120,7 +122,8 @@ def _plan_of(schedule: Schedule, compiled: list[Compiled], device: Device) -> Ex
     for step, kernel in zip(schedule.steps, compiled, strict=True):
         items += step_items(step, kernel, sizes)
     kept = frozenset(schedule.outputs) | {k for k, s in enumerate(schedule.slots) if s.leaf is not None}
-    items = join_groups(join_tables(items, kept, sizes), sizes)
+    items = with_exchanges(join_tables(items, kept, sizes), schedule.exchanges, device, call_item)
+    items = join_groups(items, sizes)
     temporary = [k for k in range(len(sizes)) if k not in kept]
     return ExecutionPlan(schedule, device, items, sizes, temporary, flops=sum(i.flops for i in items),
                          bytes=sum(i.bytes for i in items))
@@ -149,6 +152,12 @@ def step_items(step: Step, kernel: Compiled, sizes: list[Index]) -> list[Item]:
         items.append(Item(stage.function.name, executable, [row], reads, writes, step.flops * share,
                           step.bytes * share, stage.plan, step.origins, stage.function))
     return items
+
+
+def call_item(call: HostCall, slots: tuple[int, ...]) -> Item:
+    """A call of Python over the buffers of slots."""
+    touched = frozenset(slots)
+    return Item(call.program.name, call, [Row(slots, (), (), 1, 0.0)], touched, touched)
 
 
 def join_tables(items: list[Item], lasting: frozenset[int], sizes: list[Index]) -> list[Item]:

@@ -18,12 +18,15 @@ from typing import Any
 
 from minigrad.codegen.microkernels import registry
 from minigrad.config import current
+from minigrad.engine.exchange import with_exchanges
 from minigrad.engine.hoisting import packable
-from minigrad.engine.plan import ExecutionPlan, Item, Row, arena_for
+from minigrad.engine.plan import ExecutionPlan, Item, Row, arena_for, call_item
 from minigrad.expr import Expr, Index, Var, parse, to_text, unbind, variables
 from minigrad.program import Link, NotStored, Program
 from minigrad.runtime import disk_cache
 from minigrad.runtime.device import Device
+from minigrad.runtime.host_calls import HostCall
+from minigrad.scheduler.exchanges import Exchange
 from minigrad.scheduler.memory import Arena
 from minigrad.scheduler.recompute import Recomputation
 from minigrad.scheduler.schedule import Schedule, Slot
@@ -102,6 +105,8 @@ def write_plan(plan: ExecutionPlan) -> str:
     links: dict[str, Link] = {}
     items = []
     for item in plan.items:
+        if isinstance(item.executable, HostCall):
+            continue
         program = item.executable.program
         links.update({link.symbol: link for link in program.links})
         rows = [[r.values, r.scalars, [writer.index(d) for d in r.dims], writer.index(r.extent), r.work]
@@ -121,6 +126,7 @@ def write_plan(plan: ExecutionPlan) -> str:
         "links": [[k.symbol, k.name, k.source, k.language] for k in links.values()],
         "recomputed": None if (found := plan.schedule.recomputed) is None else [
             found.values, found.work, found.before, found.after],
+        "exchanges": [[e.slots, e.shapes, e.dtype, e.how, e.channel] for e in plan.schedule.exchanges],
         "variables": [[v.name, v.lo, v.hi] for v in writer.variables],
     }
     return json.dumps(text, separators=(",", ":"))
@@ -146,7 +152,10 @@ def read_plan(text: str, device: Device) -> ExecutionPlan:
                           tuple(origins), group=group))
     slots = tuple([Slot(index(nbytes), leaf) for nbytes, leaf in t["slots"]])
     recomputed = None if t["recomputed"] is None else Recomputation(*t["recomputed"])
-    schedule = Schedule((), slots, tuple(t["outputs"]), frozenset(t["donated"]), recomputed)
+    exchanges = tuple([Exchange(tuple(parts), tuple(map(tuple, shapes)), dtype, how, channel)
+                       for parts, shapes, dtype, how, channel in t["exchanges"]])
+    items = with_exchanges(items, exchanges, device, call_item)
+    schedule = Schedule((), slots, tuple(t["outputs"]), frozenset(t["donated"]), recomputed, exchanges)
     arenas = {tuple(key): Arena(nbytes, dict(offsets)) for key, nbytes, offsets in t["arenas"]}
     return ExecutionPlan(schedule, device, items, [index(s) for s in t["sizes"]], t["temporary"], arenas, t["flops"],
                          t["bytes"], packs=tuple(t["packs"]))

@@ -18,6 +18,7 @@ from minigrad.runtime.caches import cache_sizes
 from minigrad.runtime.commands import Executable, Prepared
 from minigrad.runtime.device import Kept, Launch, Program
 from minigrad.runtime.host import HostMemory
+from minigrad.runtime.host_calls import failures, raise_failure
 from minigrad.runtime.llvm_jit import Jit, Unit
 from minigrad.runtime.pool import Pool
 from minigrad.target import Target
@@ -27,7 +28,7 @@ class CPU(HostMemory):
     """The host processor. Launches use as many threads as the configuration says at that moment."""
 
     name = "CPU"
-    keeps_early = True
+    keeps_early = calls_host = True
 
     def __init__(self, threads: int | None = None) -> None:
         """`threads` fixes their number, whatever the configuration says."""
@@ -84,10 +85,12 @@ class CPU(HostMemory):
             pool.admit(prepared)
         if not self.timed:
             pool.run(prepared.pointer)
-            return
-        start = perf_counter()
-        pool.run(prepared.pointer)
-        self._elapsed += perf_counter() - start
+        else:
+            start = perf_counter()
+            pool.run(prepared.pointer)
+            self._elapsed += perf_counter() - start
+        if failures:
+            raise_failure()
 
     def keep(self, launches: list[Launch], memories: list[tuple[int, ...]]) -> KeptTable:
         """A command table that stays, for launches that run again and again."""

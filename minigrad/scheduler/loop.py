@@ -30,6 +30,7 @@ from minigrad.expr import Index, Var, subs, variables
 from minigrad.ops import build as B
 from minigrad.ops import storage
 from minigrad.ops.composite import apart, rebuilt
+from minigrad.ops.exchange import EXCHANGE
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import IndexMap
 from minigrad.ops.scan import Body, Operand, operand
@@ -69,7 +70,7 @@ def suits_loop(node: Node, target: Target, schedule: Scheduled) -> bool:
 def _suits(node: Node, body: Body, known: bool, target: Target, schedule: Scheduled) -> bool:
     if target.language not in ("llvm", "opencl") or (target.is_gpu and not target.has_groups):
         return False
-    if any(0 in n.shape for n in (*body.step.operands, *body.step.results, *body.step.order)):
+    if any(0 in n.shape or n.op is EXCHANGE for n in (*body.step.operands, *body.step.results, *body.step.order)):
         return False
     with apart():
         inputs = [operand(n.type) for n in node.inputs]

@@ -5,7 +5,7 @@ is deterministic and results are used soon after they were made.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from heapq import heapify, heappop, heappush
 
 LOOK_AHEAD = 64
@@ -13,11 +13,12 @@ LOOK_AHEAD = 64
 
 
 def lean_order(needs: Sequence[set[int]], wanted: list[int], makes: Mapping[int, float],
-               reads: Mapping[int, set[int]]) -> list[int]:
+               reads: Mapping[int, set[int]], slow: Set[int] = frozenset()) -> list[int]:
     """The groups `wanted` after their `needs`. `makes[g]` are the bytes of the results of g, `reads[g]` the groups
-    whose results it reads."""
+    whose results it reads. What needs a `slow` group, which goes on beside others, comes after all that does not."""
     walk = depth_first(needs, wanted)
-    place = {g: i for i, g in enumerate(walk)}
+    waits = waits_of(needs, walk, slow)
+    place = {g: (waits[g] if slow else 0, i) for i, g in enumerate(walk)}
     users: dict[int, list[int]] = {g: [] for g in walk}
     missing = {g: 0 for g in walk}
     for g in walk:
@@ -30,11 +31,11 @@ def lean_order(needs: Sequence[set[int]], wanted: list[int], makes: Mapping[int,
         for d in reads[g]:
             if d in readers:
                 readers[d].add(g)
-    ready = [g for g in walk if not missing[g]]
+    ready = sorted([g for g in walk if not missing[g]], key=place.__getitem__)
     order: list[int] = []
     growth = {g: makes[g] - sum([makes[d] for d in reads[g] if d in readers and len(readers[d]) == 1]) for g in walk}
     while ready:
-        g = min(ready[:LOOK_AHEAD], key=lambda g: (growth[g], place[g]))
+        g = min(ready[:LOOK_AHEAD], key=lambda g: (place[g][0], growth[g], place[g][1]))
         ready.remove(g)
         order.append(g)
         for d in reads[g]:
@@ -49,6 +50,15 @@ def lean_order(needs: Sequence[set[int]], wanted: list[int], makes: Mapping[int,
                 at = next((i for i, r in enumerate(ready) if place[r] > place[u]), len(ready))
                 ready.insert(at, u)
     return order
+
+
+def waits_of(needs: Sequence[set[int]], walk: Sequence[int], slow: Set[int]) -> dict[int, int]:
+    """The most `slow` groups, one after the other, that each of `walk` (in an order that they can run in) comes
+    after."""
+    waits: dict[int, int] = {}
+    for g in walk:
+        waits[g] = max([waits[d] + (d in slow) for d in needs[g] if d in waits], default=0) if slow else 0
+    return waits
 
 
 def timed_order(needs: Sequence[set[int]], times: Mapping[int, float]) -> list[int]:

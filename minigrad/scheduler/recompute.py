@@ -215,7 +215,7 @@ class Model:
 
     def _may_repeat(self, k: int) -> bool:
         node = self.graph.nodes[k]
-        return node.op.name not in ("assign", "scatter", "copy") and type(node.op.lower) is not Scan
+        return node.op.name not in ("assign", "scatter", "copy", "sent", "exchange") and type(node.op.lower) is not Scan
 
     def _note_cone(self, k: int) -> None:
         """Finds what a copy of value k reads and computes."""

@@ -15,8 +15,10 @@ from minigrad.config import current
 from minigrad.errors import InternalError, present
 from minigrad.expr import Index, product
 from minigrad.ops import storage
+from minigrad.ops.exchange import EXCHANGE
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Scan
+from minigrad.scheduler.exchanges import Exchange, exchange_of
 from minigrad.scheduler.expand import Expanded, expand_graph
 from minigrad.scheduler.figures import kernel_flops, kernel_name
 from minigrad.scheduler.fusion import fuse
@@ -84,6 +86,7 @@ class Schedule:
     outputs: tuple[int, ...]
     donated: frozenset[int]
     recomputed: Recomputation | None = None
+    exchanges: tuple[Exchange, ...] = ()
 
 
 def schedule(graph: Graph, donatable: frozenset[int], target: Target) -> Schedule:
@@ -152,6 +155,7 @@ class Scheduler:
         self.slots: list[Slot] = []
         self.slot_of: dict[int, int] = {}
         self.steps: list[Step] = []
+        self.exchanges: list[Exchange] = []
         self.donated: set[int] = set()
         self.readers: dict[int, set[int]] = {}
         self.emitted: set[int] = set()
@@ -174,7 +178,8 @@ class Scheduler:
             for step in self.steps[before:]:
                 yield step.kernel
         outputs = tuple(self.slot(peeled(graph, k)) for k in graph.targets)
-        return Schedule(tuple(self.steps), tuple(self.slots), outputs, frozenset(self.donated))
+        return Schedule(tuple(self.steps), tuple(self.slots), outputs, frozenset(self.donated),
+                        exchanges=tuple(self.exchanges))
 
     # ---- order ----
 
@@ -205,7 +210,8 @@ class Scheduler:
             nodes, times = self.graph.nodes, self.state.again.times
             return timed_order(needs, {g: max([times[nodes[k]] for k in groups[g].roots]) for g in wanted})
         makes = {g: float(sum([self.graph.sizes[k] for k in groups[g].roots])) for g in wanted}
-        return lean_order(needs, wanted, makes, {g: reads[g] for g in wanted})
+        slow = {g for g in wanted if self.graph.nodes[groups[g].roots[0]].op is EXCHANGE}
+        return lean_order(needs, wanted, makes, {g: reads[g] for g in wanted}, slow)
 
     def updated(self, k: int) -> int:
         """The position that an assign or a scatter is a new version of."""
@@ -254,6 +260,8 @@ class Scheduler:
             return None
         if graph.nodes[roots[0]].op.name == "copy":
             raise InternalError(f"[schedule] {graph.nodes[roots[0]]} must be realized before")
+        if graph.nodes[roots[0]].op is EXCHANGE:
+            return self.emit_exchange(roots[0])
         if graph.nodes[roots[0]].op.name == "scatter":
             return self.emit_scatter(g, roots[0])
         if graph.nodes[roots[0]].op.name in ATTENTIONS:
@@ -310,6 +318,10 @@ class Scheduler:
             self.emit_through_buffer(g, k, into)
         else:
             self.add(g, lowered, {node: into})
+
+    def emit_exchange(self, k: int) -> None:
+        slots = [self.slot(i) for i in self.graph.inputs[k]]
+        self.exchanges.append(exchange_of(self.graph.nodes[k], slots, self.exchanges))
 
     def emit_attention(self, g: int, roots: list[int]) -> None:
         nodes = {self.graph.nodes[k]: self.slot(k) for k in roots}

@@ -1,0 +1,254 @@
+"""Messages between processes: one thread sends and receives them, and adds up what came, while the others compute.
+
+What is combined is cut into a part for each process. It gets that part from all the others, combines them in the order of
+the ranks, and sends the result to all: every process sends and receives as much as in a ring, has the same bits at the
+end, and has them whatever came first. Small arrays go to everybody whole, who all do the same.
+
+MPI goes on with a message only while somebody calls it: the thread asks again and again, and sleeps in between.
+"""
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from threading import Condition, Event, Thread
+from typing import Any
+
+import numpy as np
+
+from minigrad.dtype import bfloat16_to_float32, float32_to_bfloat16
+from minigrad.errors import MinigradError, quantity
+
+WHOLE_BYTES = 1 << 16
+"""Arrays of fewer bytes go to everybody whole: what counts is then how often one waits."""
+
+HEADER_BYTES = 256
+"""The text that goes before each message: what it is, which must be the same in all processes."""
+
+BUSY_S, QUIET_S = 2e-5, 5e-4
+"""Seconds that the thread sleeps where somebody waits, and where everybody computes."""
+
+PATIENCE_S = 30.0
+"""Seconds of waiting after which a line says for whom."""
+
+GOODBYE, GRACE_S = 0, 1.0
+"""The tag of the last message of a process, and how long what it sent before may take to come."""
+
+FIRST_TAG = 1
+
+Steps = Generator[bool, None, Any]
+"""Gives True after it got on, False where it has to wait; returns a result."""
+
+
+class Job:
+    """Something that goes on in the thread. `wait` gives its result, or raises its error."""
+
+    def __init__(self, what: str, steps: Steps, owner: Messages):
+        self.what, self.steps, self.owner = what, steps, owner
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.ended = Event()
+
+    def advance(self) -> bool:
+        """Goes on as far as it can; True where that was anything."""
+        try:
+            return next(self.steps)
+        except StopIteration as end:
+            self.result = end.value
+        except BaseException as error:
+            self.error = error
+        self.ended.set()
+        return True
+
+    def wait(self) -> Any:
+        """The result, once it is there."""
+        self.owner.waiting += 1
+        try:
+            if not self.ended.wait(PATIENCE_S):
+                print(f"minigrad: rank {self.owner.rank} has waited {PATIENCE_S:.0f} s for another process in "
+                      f"{self.what}; every process must ask for the same", file=sys.stderr, flush=True)
+                self.ended.wait()
+        finally:
+            self.owner.waiting -= 1
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class Messages:
+    """The messages of this process to and from all others, over an MPI communicator of its own."""
+
+    def __init__(self, world: Any, mpi: Any):
+        self.world, self.mpi = world, mpi
+        self.rank, self.size = world.Get_rank(), world.Get_size()
+        self.others = [r for r in range(self.size) if r != self.rank]
+        self.waiting = 0
+        self._jobs: list[Job] = []
+        self._gone: dict[int, float] = {}
+        self._changed = Condition()
+        self._closing = False
+        self._thread = Thread(target=self._work, name="minigrad-messages", daemon=True)
+        self._thread.start()
+
+    def start(self, what: str, steps: Steps) -> Job:
+        """Begins something, which `what` names where it fails."""
+        job = Job(what, steps, self)
+        with self._changed:
+            self._jobs.append(job)
+            self._changed.notify()
+        return job
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._jobs and not self._closing:
+                    self._changed.wait()
+                jobs = list(self._jobs)
+            if not jobs:
+                return
+            moved = [job.advance() for job in jobs]
+            if any(job.ended.is_set() for job in jobs):
+                with self._changed:
+                    self._jobs = [job for job in self._jobs if not job.ended.is_set()]
+            if not any(moved):
+                self._look_for_the_dead(jobs)
+                time.sleep(BUSY_S if self.waiting else QUIET_S)
+
+    def _look_for_the_dead(self, jobs: list[Job]) -> None:
+        """Ends the jobs that wait for a process that has said goodbye."""
+        while self.world.Iprobe(tag=GOODBYE):
+            status = self.mpi.Status()
+            self.world.Recv(bytearray(0), tag=GOODBYE, status=status)
+            self._gone[status.Get_source()] = time.monotonic()
+        gone = [r for r, since in self._gone.items() if time.monotonic() - since > GRACE_S]
+        for job in jobs:
+            if gone and job.what != "goodbye":
+                job.error = MinigradError(f"[{job.what}] expected rank {gone[0]}, which has ended, to ask for the same")
+                job.ended.set()
+
+    def close(self) -> None:
+        """Says goodbye to the others, and stops."""
+        if self._thread.is_alive():
+            self.start("goodbye", self._goodbye())
+            with self._changed:
+                self._closing = True
+                self._changed.notify()
+            self._thread.join(5.0)
+
+    def _goodbye(self) -> Steps:
+        yield from self._done([self.world.Isend(bytearray(0), r, GOODBYE) for r in self.others])
+
+    def abort(self) -> None:
+        """Ends all processes."""
+        self.world.Abort(1)
+
+    # What is sent
+
+    def _done(self, requests: list[Any]) -> Steps:
+        while not self.mpi.Request.Testall(requests):
+            yield False
+        yield True
+
+    def _agreed(self, what: str, text: str, tag: int) -> Steps:
+        """Makes sure that all processes are about to do the same: raises MinigradError that names one that is not."""
+        own = text.encode()[:HEADER_BYTES].ljust(HEADER_BYTES)
+        found = {r: bytearray(HEADER_BYTES) for r in self.others}
+        yield from self._done([*[self.world.Irecv(b, r, tag) for r, b in found.items()],
+                               *[self.world.Isend(own, r, tag) for r in self.others]])
+        for r, other in found.items():
+            if other != own:
+                raise MinigradError(f"[{what}] expected the same in all processes, got {text} in rank {self.rank}, and "
+                                    f"{other.decode(errors='replace').strip()} in rank {r}")
+
+    # What is done
+
+    def begin(self, arrays: Sequence[np.ndarray], dtype: str, how: str, channel: int) -> Callable[[], None]:
+        """Begins to combine arrays of one element type (its name) with those of the other processes, in place; returns
+        what waits for the end. Exchanges of one `channel` come in one order in all processes."""
+        return self.start("all_reduce", self._combined(arrays, dtype, how, FIRST_TAG + 2 * channel)).wait
+
+    def _combined(self, arrays: Sequence[np.ndarray], dtype: str, how: str, tag: int) -> Steps:
+        yield from self._agreed("all_reduce", described(arrays, dtype, how), tag)
+        flat = [a.reshape(-1) for a in arrays]
+        whole = flat[0] if len(flat) == 1 else np.concatenate(flat)
+        if whole.nbytes < WHOLE_BYTES:
+            parts = yield from self._swapped(whole, [whole] * self.size, tag + 1)
+            result = combined(parts, dtype, how)
+        else:
+            pieces = np.array_split(whole, self.size)
+            parts = yield from self._swapped(pieces[self.rank], pieces, tag + 1)
+            pieces[self.rank][...] = combined(parts, dtype, how)
+            yield from self._spread(pieces, tag + 1)
+            result = whole
+        at = 0
+        for a in flat:
+            if result is not a:
+                a[...] = result[at:at + a.size]
+            at += a.size
+
+    def _swapped(self, like: np.ndarray, mine: Sequence[np.ndarray], tag: int) -> Generator[bool, None, list[np.ndarray]]:
+        """What each process has sent to this one, by rank, which is all like `like`; this one sends `mine[r]` to r."""
+        found = [mine[r] if r == self.rank else np.empty_like(like) for r in range(self.size)]
+        yield from self._done([*[self.world.Irecv(raw(found[r]), r, tag) for r in self.others],
+                               *[self.world.Isend(raw(mine[r]), r, tag) for r in self.others]])
+        return found
+
+    def _spread(self, pieces: Sequence[np.ndarray], tag: int) -> Steps:
+        """Sends this process's piece to all, and fills in theirs."""
+        yield from self._done([*[self.world.Irecv(raw(pieces[r]), r, tag) for r in self.others],
+                               *[self.world.Isend(raw(pieces[self.rank]), r, tag) for r in self.others]])
+
+    def gathered(self, array: np.ndarray, dtype: str, what: str, tag: int) -> Steps:
+        """The arrays of all processes, by rank: [size, ...]."""
+        yield from self._agreed(what, described([array], dtype, "all"), tag)
+        found = yield from self._swapped(array, [array] * self.size, tag + 1)
+        return np.stack(found)
+
+    def copied(self, arrays: Sequence[np.ndarray], names: str, source: int, tag: int) -> Steps:
+        """Fills in arrays with those of the rank `source`."""
+        yield from self._agreed("broadcast", described(arrays, names, f"from {source}"), tag)
+        requests = []
+        for a in arrays:
+            if self.rank == source:
+                requests += [self.world.Isend(raw(a), r, tag + 1) for r in self.others]
+            else:
+                requests.append(self.world.Irecv(raw(a), source, tag + 1))
+        yield from self._done(requests)
+
+
+def raw(array: np.ndarray) -> np.ndarray:
+    """The bytes of a contiguous array."""
+    return array.reshape(-1).view(np.uint8)
+
+
+def described(arrays: Sequence[np.ndarray], dtype: str, how: str) -> str:
+    """A text about what is exchanged: shapes, or of many arrays their number, sizes and a digest of their shapes."""
+    shapes = ", ".join([str(list(a.shape)) for a in arrays])
+    text = f"{how} of {dtype} {shapes}"
+    if len(text) <= HEADER_BYTES:
+        return text
+    digest = sum([(k + 1) * (d + 7919 * axis) for k, a in enumerate(arrays) for axis, d in enumerate(a.shape)])
+    return f"{how} of {dtype}, {quantity(len(arrays), 'tensor')} of {sum(a.size for a in arrays)} elements ({digest:x})"
+
+
+_FUNCTIONS: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def combined(parts: Sequence[np.ndarray], dtype: str, how: str) -> np.ndarray:
+    """The parts of all processes combined element by element, the first one with the second, and so on.
+
+    Half types are combined in float32, and rounded at the end; bfloat16 comes and goes as its bits.
+    """
+    function, kind = _FUNCTIONS[how], parts[0].dtype
+    narrow = {"bfloat16": bfloat16_to_float32, "float16": lambda a: a.astype(np.float32)}.get(dtype)
+    first, *others = parts if narrow is None else [narrow(p) for p in parts]
+    if not others:
+        return parts[0]
+    with np.errstate(all="ignore"):
+        total = function(first, others[0])
+        total = total.astype(first.dtype, copy=False)
+        for other in others[1:]:
+            function(total, other, out=total)
+    if dtype == "bfloat16":
+        return float32_to_bfloat16(total)
+    return total.astype(kind, copy=False)

@@ -1,0 +1,75 @@
+"""Values that processes combine: what `minigrad.distributed` adds up across them, as part of a graph.
+
+    s0, s1 = sent(g0), sent(g1)      kept in memory of their own
+    e = exchange(s0, s1)             begins to combine both, in one message, with those of the other processes
+    received(s0, e)                  the combined value: whoever reads it waits for e
+
+`received` of equal operands in all processes is equal, bit for bit. In one process alone all three are identities, and
+that is what their kernels compute: the engine puts the calls that exchange memory between launches (engine/exchange.py).
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from minigrad.dtype import DType, int32
+from minigrad.errors import MinigradError, ShapeError
+from minigrad.ops import build as B
+from minigrad.ops.node import Node, apply, apply_once
+from minigrad.ops.op import Elementwise, Op, Shape, Storage
+from minigrad.value import Value
+
+Shapes = Sequence[Shape]
+DTypes = Sequence[DType]
+
+KINDS = ("sum", "prod", "max", "min")
+"""How elements are combined, in the order of the processes."""
+
+
+def _first(shapes: Shapes, dtypes: DTypes, **_: Any) -> tuple[Shape, DType]:
+    return shapes[0], dtypes[0]
+
+
+def _same_element(x: Value, *_: Value, dtype: DType, **__: Any) -> Value:
+    return x
+
+
+def _token(shapes: Shapes, dtypes: DTypes, *, how: str, channel: int) -> tuple[Shape, DType]:
+    if any(not isinstance(d, int) for shape in shapes for d in shape):
+        raise ShapeError(f"[exchange] expected shapes without Variables, got {', '.join(map(str, map(list, shapes)))}")
+    return (), int32
+
+
+def _received_vjp(node: Node, g: Node) -> tuple[Node | None, None]:
+    made = node.inputs[1]
+    while made.op is not EXCHANGE:
+        made = made.inputs[0]
+    how = made.params["how"]
+    if how != "sum":
+        raise MinigradError(f"[all_reduce] expected a sum where gradients are asked for, got {how!r}")
+    return exchanged([g], "sum", made.params["channel"] + 1)[0], None
+
+
+def _elsewhere(*_: np.ndarray, **__: object) -> np.ndarray:
+    raise NotImplementedError("[exchange] processes exchange values of the device CPU")
+
+
+SENT = Op("sent", _first, lambda node, g: (g,), lambda x, **_: x, Elementwise(_same_element, 0))
+"""The same value, in memory that an exchange may overwrite. Its params, those of the exchange and its number there, tell
+it from others."""
+
+EXCHANGE = Op("exchange", _token, lambda node, g: (None,) * len(node.inputs), _elsewhere, Storage("exchange"))
+"""A number nobody looks at. Once it is there, memory of its operands (all SENT, of one dtype) is being combined by
+`how` with that of the other processes. Exchanges of one `channel` are told apart by their order alone."""
+
+RECEIVED = Op("received", _first, _received_vjp, lambda x, y, **_: x, Elementwise(_same_element, 0))
+"""(a SENT value, an exchange of it): the combined value."""
+
+
+def exchanged(nodes: Sequence[Node], how: str, channel: int) -> list[Node]:
+    """The values, of one dtype, combined by `how` with those of the other processes, in one message."""
+    parts = [apply_once(SENT, n, how=how, channel=channel, part=k) for k, n in enumerate(nodes)]
+    made = apply_once(EXCHANGE, *parts, how=how, channel=channel)
+    return [apply(RECEIVED, p, B.expand(B.reshape(made, (1,) * len(p.shape)), p.shape)) for p in parts]
