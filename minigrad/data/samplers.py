@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from minigrad import distributed
 from minigrad.data.keys import REPLACED, as_seed, permutation, uniform
 from minigrad.errors import ConfigError, ShapeError
 
@@ -126,11 +127,16 @@ class WeightedRandomSampler(RandomOrder):
 
 class DistributedSampler(RandomOrder):
     """The share of one of `num_replicas` processes: every one of them gets equally many indices, by repeating some at
-    the end or, with `drop_last`, leaving some out."""
+    the end or, with `drop_last`, leaving some out. Without numbers it is the share of this process
+    (`minigrad.distributed`)."""
 
-    def __init__(self, dataset: Sized, num_replicas: int = 1, rank: int = 0, shuffle: bool = True, seed: int = 0,
-                 drop_last: bool = False):
+    def __init__(self, dataset: Sized, num_replicas: int | None = None, rank: int | None = None, shuffle: bool = True,
+                 seed: int = 0, drop_last: bool = False):
         super().__init__(seed)
+        num_replicas = distributed.size() if num_replicas is None else num_replicas
+        rank = distributed.rank() if rank is None else rank
+        if not isinstance(num_replicas, int) or num_replicas < 1:
+            raise ConfigError(f"[DistributedSampler] expected a num_replicas of 1 or more, got {num_replicas!r}")
         if not 0 <= rank < num_replicas:
             raise ConfigError(f"[DistributedSampler] expected a rank in 0..{num_replicas - 1}, got {rank}")
         self.dataset, self.num_replicas, self.rank = dataset, num_replicas, rank

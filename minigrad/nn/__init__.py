@@ -186,6 +186,7 @@ from minigrad.nn.resample import (
     UpsamplingBilinear2d,
     UpsamplingNearest2d,
 )
+from minigrad.nn.sync_norm import SyncBatchNorm
 from minigrad.nn.transformer import (
     Transformer,
     TransformerDecoder,
@@ -336,6 +337,7 @@ __all__ = [
     "Softplus",
     "Softshrink",
     "Softsign",
+    "SyncBatchNorm",
     "Tanh",
     "Tanhshrink",
     "Threshold",

@@ -24,7 +24,7 @@ SHOWN = {
     "AdaptiveAvgPool": "output_size=", "AdaptiveMaxPool": "output_size=",
     "BatchNorm": _NORM, "InstanceNorm": _NORM,
     "GroupNorm": "num_groups num_channels eps= affine= bias=",
-    "LayerNorm": "normalized_shape: eps= elementwise_affine= bias=", "LocalResponseNorm": "size alpha= beta= k=",
+    "SyncBatchNorm": _NORM, "LayerNorm": "normalized_shape: eps= elementwise_affine= bias=", "LocalResponseNorm": "size alpha= beta= k=",
     "RMSNorm": "normalized_shape: eps= elementwise_affine=",
     "RNN": _RECURRENT, "LSTM": _RECURRENT, "GRU": _RECURRENT, "LSTMCell": "input_size hidden_size bias?",
     "GRUCell": "input_size hidden_size bias?", "RNNCell": "input_size hidden_size bias? nonlinearity?",

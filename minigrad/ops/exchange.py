@@ -43,13 +43,10 @@ def _token(shapes: Shapes, dtypes: DTypes, *, how: str, channel: int) -> tuple[S
 
 
 def _received_vjp(node: Node, g: Node) -> tuple[Node | None, None]:
-    made = node.inputs[1]
-    while made.op is not EXCHANGE:
-        made = made.inputs[0]
-    how = made.params["how"]
+    how, channel = node.params["how"], node.params["channel"]
     if how != "sum":
-        raise MinigradError(f"[all_reduce] expected a sum where gradients are asked for, got {how!r}")
-    return exchanged([g], "sum", made.params["channel"] + 1)[0], None
+        raise MinigradError(f"[reduced] expected a sum or a mean where gradients are asked for, got {how!r}")
+    return exchanged([g], how, channel + 1)[0], None
 
 
 def _elsewhere(*_: np.ndarray, **__: object) -> np.ndarray:
@@ -72,4 +69,5 @@ def exchanged(nodes: Sequence[Node], how: str, channel: int) -> list[Node]:
     """The values, of one dtype, combined by `how` with those of the other processes, in one message."""
     parts = [apply_once(SENT, n, how=how, channel=channel, part=k) for k, n in enumerate(nodes)]
     made = apply_once(EXCHANGE, *parts, how=how, channel=channel)
-    return [apply(RECEIVED, p, B.expand(B.reshape(made, (1,) * len(p.shape)), p.shape)) for p in parts]
+    return [apply(RECEIVED, p, B.expand(B.reshape(made, (1,) * len(p.shape)), p.shape), how=how, channel=channel)
+            for p in parts]
