@@ -30,7 +30,8 @@ BENCHMARKS = {
     "torch-compile": "bench.torch_compile",
     "node": "bench.host",
 }
-COMMANDS = {"baseline": "bench.baseline", "compare": "bench.compare", "plans": "bench.plans"}
+COMMANDS = {"baseline": "bench.baseline", "compare": "bench.compare", "plans": "bench.plans",
+            "distributed": "bench.distributed"}
 """Commands that run benchmarks: modules with main(arguments)."""
 DESCRIPTIONS = {
     "matmul": "float32 matrix products: squares, few rows, transposed operands, many small ones in one step",
@@ -49,6 +50,7 @@ DESCRIPTIONS = {
     "node": "the host's costs: nodes, import, starts, Python per kernel, a warm step",
     "baseline": "a file of rows with their spread, which later trees are held against",
     "compare": "two source trees in turn, row by row: python -m bench compare OLD_TREE",
+    "distributed": "training in two processes with one thread each, beside one; over a slow link, too",
     "plans": "how well plans are ranked: cycles predicted beside times measured, over random products",
 }
 

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 import minigrad
-from minigrad import Tensor, nn
+from minigrad import Tensor, distributed, nn, random
 from minigrad.errors import ConfigError, FormatError
 from minigrad.state import checkpoint
 from minigrad.state.mapped import atomic_file
@@ -53,6 +53,8 @@ def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str] | None 
     given = {name: value for name, value in vars(parser.parse_args(arguments)).items() if value is not None}
     parser.set_defaults(**defaults)
     path = Path(options.output) / "options.json"
+    if not options.resume and distributed.rank():  # rank 0 looks at the folder and keeps them
+        return options
     if not options.resume:
         if next(path.parent.glob("checkpoint-*.safetensors"), None) is not None:
             raise ConfigError(f"{options.output}: has the checkpoints of a run; --resume goes on with it, another "
@@ -88,12 +90,48 @@ def writing(path: Path) -> Iterator[None]:
                           + ("; --resume goes on from the last checkpoint" if goes_on else "")) from None
 
 
+def share_of_batch(batch: int, parts: int = 1) -> int:
+    """The samples of a batch that one process takes at once. Raises ConfigError where `parts` of it for each process
+    are not equally large."""
+    if batch % (parts * distributed.size()):
+        of = f"{distributed.size()} processes" + (f" of {parts} parts each" if parts > 1 else "")
+        raise ConfigError(f"--batch: expected a multiple of {parts * distributed.size()} for {of}, got {batch}")
+    return batch // parts // distributed.size()
+
+
+def own_random_numbers() -> None:
+    """Gives each process but the first a seed of its own, which follows from the one that all have."""
+    if distributed.rank():
+        seed, count = random.seed()[0], random.counter()
+        minigrad.manual_seed((seed + distributed.rank() * 0x9E3779B97F4A7C15) % (1 << 64))
+        random.rewind(count)
+
+
+def save(folder: Path, step: int, objects: dict[str, Any], keep: int) -> None:
+    """A checkpoint, by the first process alone."""
+    if not distributed.rank():
+        checkpoint.save(folder, step, objects, keep)
+
+
+def say(text: str) -> None:
+    """Prints a line, once for all processes."""
+    if not distributed.rank():
+        print(text, flush=True)
+
+
 class Stop:
     """A context in which Ctrl-C and SIGTERM only say that the run should end after the present step; the second Ctrl-C
     ends it at once."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.noted = False
+
+    @property
+    def asked(self) -> bool:
+        """True where any process was asked to stop. All must ask for it, at the same time."""
+        if distributed.size() == 1:
+            return self.noted
+        return distributed.all_reduce(Tensor([float(self.noted)]), "max").item() > 0
 
     def __enter__(self) -> Stop:
         self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -104,17 +142,19 @@ class Stop:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.noted:
             raise KeyboardInterrupt
-        self.asked = True
+        self.noted = True
 
 
 class Table:
     """A CSV file that grows by rows, and with which a resumed run goes on: rows whose first column is `before` or more
-    are dropped when it is opened."""
+    are dropped when it is opened. The first process alone writes it."""
 
     def __init__(self, path: Path, columns: Sequence[str], before: int):
         self.path, self.columns = path, list(columns)
+        if distributed.rank():
+            return
         kept = [row for row in read_table(path) if int(row[self.columns[0]]) < before]
         with writing(path), atomic_file(path) as out:
             lines = [",".join(self.columns), *[",".join(row[c] for c in self.columns) for row in kept], ""]
@@ -122,6 +162,8 @@ class Table:
 
     def add(self, *values: float) -> None:
         """Writes a row; floats as they are read back equal."""
+        if distributed.rank():
+            return
         with writing(self.path), open(self.path, "a", encoding="utf-8") as out:
             out.write(",".join(repr(v) for v in values) + "\n")
 
@@ -136,7 +178,9 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 def events(folder: Path) -> Callable[[str, float, int], None]:
     """Writes numbers for tensorboard, if it is installed: each at once, as a thread that does so later has nobody to
-    tell of a full disk."""
+    tell of a full disk. The first process alone does."""
+    if distributed.rank():
+        return lambda name, value, step: None
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         from tensorboard.compat.proto.event_pb2 import Event
@@ -201,8 +245,9 @@ def precision(name: str) -> tuple[Callable[[], AbstractContextManager[Any]], Any
 
 
 def update(optimizer: Any, schedule: Any, scaler: Any, clip: float) -> None:
-    """A step of the optimizer and of its schedule, by gradients of norm `clip` at most (0: any), which are gone then.
-    `scaler` is that of `precision`."""
+    """A step of the optimizer and of its schedule, by the means of the gradients of all processes, of norm `clip` at
+    most (0: any), which are gone then. `scaler` is that of `precision`."""
+    distributed.average_gradients(optimizer.params)
     if scaler is not None and clip:
         scaler.unscale_(optimizer)
     if clip:
@@ -220,11 +265,12 @@ def go_on(folder: str, objects: dict[str, Any]) -> bool:
     """Gives objects the state of the newest whole checkpoint, and says which; False where there is none."""
     found = checkpoint.load(folder, objects)
     if found is None:
-        print(f"{folder}: no checkpoint yet, from the start", flush=True)
+        say(f"{folder}: no checkpoint yet, from the start")
         return False
     for problem in found.problems:
-        print(f"passed over: {problem}", flush=True)
-    print(f"going on after step {found.step} ({found.path.name})", flush=True)
+        say(f"passed over: {problem}")
+    say(f"going on after step {found.step} ({found.path.name})")
+    own_random_numbers()
     return True
 
 

@@ -14,8 +14,8 @@ LAYERS = [
     {"codegen", "scheduler", "runtime"},
     {"engine", "tensor", "mixins", "random", "capture", "microkernels",
      "autograd", "devices", "report", "aot"},
-    {"amp", "utils", "nn", "optim", "state", "distributions", "data", "distributed", "kinds", "unbound", "methods", "functions",
-     "special", "fft", "linalg", "cuda", "backends"},
+    {"amp", "utils", "nn", "optim", "state", "distributions", "data", "distributed", "kinds", "unbound", "methods",
+     "functions", "special", "fft", "linalg", "cuda", "backends"},
     {"onnx", "torch_compile", "array_api", "cli", "__main__"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
@@ -27,8 +27,8 @@ SIDEWAYS = {
     ("__main__", "cli"), ("cli", "onnx"), ("microkernels", "engine"), ("devices", "engine"),
     ("report", "engine"), ("report", "capture"), ("report", "random"), ("report", "tensor"),
     ("aot", "engine"), ("aot", "capture"),
-    ("data", "state"), ("data", "distributed"), ("nn", "distributed"), ("distributed", "optim"), ("utils", "data"),
-    ("autograd", "tensor"), ("autograd", "mixins"),
+    ("data", "state"), ("data", "distributed"), ("nn", "distributed"), ("distributed", "autograd"),
+    ("distributed", "optim"), ("utils", "data"), ("autograd", "tensor"), ("autograd", "mixins"),
     ("functions", "kinds"), ("functions", "nn"), ("functions", "state"),
     ("functions", "unbound"),
     ("methods", "unbound"), ("cuda", "amp"), ("special", "functions"), ("special", "methods"),

@@ -35,13 +35,23 @@ else:  # from the repository, or installed as minigrad_examples
     from .model import EfficientNet
 
 import minigrad
-from minigrad import Tensor, jit, nn
+from minigrad import Tensor, distributed, jit, nn
 from minigrad.cli.outcome import OneLineParser, finish
-from minigrad.data import CIFAR10, CIFAR100, MNIST, CachedDataset, DataLoader, FashionMNIST, ImageFolder, random_split
+from minigrad.data import (
+    CIFAR10,
+    CIFAR100,
+    MNIST,
+    CachedDataset,
+    DataLoader,
+    DistributedSampler,
+    FashionMNIST,
+    ImageFolder,
+    random_split,
+)
 from minigrad.data import augment as aug
 from minigrad.errors import ConfigError
 from minigrad.nn.swa_utils import AveragedModel
-from minigrad.state import checkpoint, get_parameters, get_state_dict, safe_save
+from minigrad.state import get_parameters, get_state_dict, safe_save
 
 SETS: dict[str, Any] = {"mnist": MNIST, "fashion-mnist": FashionMNIST, "cifar10": CIFAR10, "cifar100": CIFAR100}
 MODELS = ("cnn", *(f"b{k}" for k in range(8)), "lite0", "lite1", "lite2", "resnet18", "mobilenet_v2", "vit_s")
@@ -80,6 +90,7 @@ def parser_of_options() -> argparse.ArgumentParser:
     add("--cutmix", type=float, default=0.0, help="alpha of cutmix, such as 1")
     add("--smoothing", type=float, default=0.0, help="of labels, such as 0.1")
     add("--drop-path", type=float, default=0.0, help="probability of leaving out the last block (EfficientNet)")
+    add("--sync-bn", action="store_true", help="batch norm by the batches of all processes (mpirun)")
     add("--steps", type=int, default=0, help="end after so many steps (default 0: all epochs)")
     common.add_common(parser, "runs/images")
     return parser
@@ -149,19 +160,24 @@ class Trainer:
         self.o, self.folder = o, Path(o.output)
         if o.batch % o.accumulate:
             raise ConfigError(f"--accumulate: expected a divisor of --batch {o.batch}, got {o.accumulate}")
+        batch = common.share_of_batch(o.batch, o.accumulate)
         minigrad.manual_seed(o.seed)
         self.sets, self.classes, self.size = data_of(o)
         first = self.sets["train"][0][0]
         self.photos, self.channels = o.data not in SETS, int(first.shape[0]) if o.model == "cnn" else 3
-        self.loader = DataLoader(self.sets["train"], o.batch // o.accumulate, shuffle=True, drop_last=True,
-                                 num_workers=o.workers, generator=o.seed, keys=True, pin_memory=True,
-                                 persistent_workers=bool(o.workers))
+        order = DistributedSampler(self.sets["train"], seed=o.seed, drop_last=True)
+        self.loader = DataLoader(self.sets["train"], batch, sampler=order, drop_last=True, num_workers=o.workers,
+                                 generator=o.seed, keys=True, pin_memory=True, persistent_workers=bool(o.workers))
         self.steps_per_epoch = len(self.loader) // o.accumulate
         if not self.steps_per_epoch:
             raise ConfigError(f"--batch: expected at most the {len(self.sets['train'])} images there are, got "
                               f"{o.batch}")
         self.total = o.epochs * self.steps_per_epoch
         self.model = build(o.model, len(self.classes), self.channels, self.size, o.drop_path, o.pretrained)
+        if o.sync_bn:
+            nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
+        distributed.broadcast(get_parameters(self.model))
+        common.own_random_numbers()
         self.autocast, self.scaler = common.precision(o.precision)
         tensors = get_parameters(self.model)
         decayed = [p for p in tensors if not p.requires_grad or p.ndim > 1]
@@ -176,6 +192,7 @@ class Trainer:
                         "loader": self.loader, "progress": self.progress,
                         **({} if self.ema is None else {"ema": self.ema}),
                         **({} if self.scaler is None else {"scaler": self.scaler})}
+        self.stopped = False
         self.step, self.part, self.measure = jit(self._step), jit(self._part), jit(self._measure)
 
     def _averaged(self, old: Tensor, new: Tensor, count: Tensor) -> Tensor:
@@ -211,7 +228,8 @@ class Trainer:
             loss = logits.float().cross_entropy(y)
             part = loss / self.o.accumulate
             (part if self.scaler is None else self.scaler.scale(part)).backward()
-        return Tensor.stack(loss.detach(), (logits.argmax(1) == labels).sum().float())
+        found = Tensor.stack(loss.detach() / distributed.size(), (logits.argmax(1) == labels).sum().float())
+        return distributed.all_reduce(found)
 
     def _part(self, x: Tensor, labels: Tensor, keys: Tensor) -> Tensor:
         return self._backward(x, labels, keys)
@@ -237,22 +255,25 @@ class Trainer:
 
     def evaluate(self, part: str) -> tuple[float, float]:
         """(mean loss, accuracy) of a data set, of the averaged weights if there are any."""
-        loss, correct = 0.0, 0.0
-        loader: Iterable[Any] = DataLoader(self.sets[part], self.o.batch, num_workers=self.o.workers)
-        for x, labels in tqdm(loader, desc=part, leave=False, disable=None):
-            spare = self.o.batch - len(labels)  # one shape, one capture
+        distributed.broadcast(get_parameters(self.model if self.ema is None else self.ema.module))
+        loss, correct, batch = 0.0, 0.0, common.share_of_batch(self.o.batch)
+        own = range(distributed.rank(), len(self.sets[part]), distributed.size())
+        loader: Iterable[Any] = DataLoader(self.sets[part], batch, sampler=own, num_workers=self.o.workers)
+        for x, labels in tqdm(loader, desc=part, leave=False, disable=bool(distributed.rank()) or None):
+            spare = batch - len(labels)  # one shape, one capture
             if spare:
                 x, labels = x.pad((0, 0, 0, 0, 0, 0, 0, spare)), labels.pad((0, spare), value=-1)
                 Tensor.realize(x, labels)
             found = self.measure(x, labels).tolist()
             loss, correct = loss + found[0], correct + found[1]
+        loss, correct = distributed.all_reduce(Tensor([loss, correct], dtype="float64")).tolist()
         return loss / len(self.sets[part]), correct / len(self.sets[part])
 
     def train(self) -> int:
         """All epochs, or what is left of them; 130 where somebody stopped it."""
         o, p = self.o, self.progress
         if not (o.resume and common.go_on(o.output, self.objects)):
-            checkpoint.save(self.folder, 0, self.objects, o.keep)
+            common.save(self.folder, 0, self.objects, o.keep)
         self.log = common.Table(self.folder / "log.csv", ("epoch", "train_loss", "train_accuracy", "validation_loss",
                                                    "validation_accuracy", "lr", "seconds", "waited"),
                          p["step"] // self.steps_per_epoch)
@@ -262,11 +283,13 @@ class Trainer:
         with common.Stop() as stop:
             while p["step"] < last:
                 self.epoch(last, stop)
-                checkpoint.save(self.folder, p["step"], self.objects, o.keep)
-                if stop.asked:
-                    print(f"stopped after step {p['step']}; --resume goes on", flush=True)
+                common.save(self.folder, p["step"], self.objects, o.keep)
+                if self.stopped:
+                    common.say(f"stopped after step {p['step']}; --resume goes on")
                     return 130
-        self.finish()
+        test = self.evaluate("test") if "test" in self.sets else None
+        if not distributed.rank():
+            self.finish(test)
         return 0
 
     def epoch(self, last: int, stop: common.Stop) -> None:
@@ -277,13 +300,14 @@ class Trainer:
         if p["step"] % self.steps_per_epoch == 0:
             self.loader.set_epoch(number)
         started, before = time.perf_counter(), dict(p)
-        with tqdm(total=self.steps_per_epoch, initial=p["step"] % self.steps_per_epoch, disable=None, leave=False,
-                  desc=f"epoch {number + 1}/{o.epochs}", unit="step") as bar:
+        with tqdm(total=self.steps_per_epoch, initial=p["step"] % self.steps_per_epoch, leave=False,
+                  disable=bool(distributed.rank()) or None, desc=f"epoch {number + 1}/{o.epochs}", unit="step") as bar:
             for count, (x, labels, keys) in enumerate(self.loader):
                 whole = (count + 1) % o.accumulate == 0
                 loss, correct = (self.step if whole else self.part)(x, labels, keys).tolist()
-                p["loss"] += common.finite(loss, p["step"], o.output) * len(labels)
-                p["correct"], p["seen"] = p["correct"] + int(correct), p["seen"] + len(labels)
+                images = len(labels) * distributed.size()
+                p["loss"] += common.finite(loss, p["step"], o.output) * images
+                p["correct"], p["seen"] = p["correct"] + int(correct), p["seen"] + images
                 if not whole:
                     continue
                 self.losses.add(p["step"], loss)
@@ -293,10 +317,11 @@ class Trainer:
                 bar.update()
                 bar.set_postfix_str(f"loss {p['loss'] / p['seen']:.4f}, accuracy {p['correct'] / p['seen']:.2%}, "
                                     f"{(p['seen'] - before['seen']) / (time.perf_counter() - started):.0f} images/s")
-                if p["step"] == end or stop.asked:
+                self.stopped = stop.asked
+                if p["step"] == end or self.stopped:
                     break
                 if p["step"] % o.save_every == 0:
-                    checkpoint.save(self.folder, p["step"], self.objects, o.keep)
+                    common.save(self.folder, p["step"], self.objects, o.keep)
         if p["step"] % self.steps_per_epoch == 0:
             self.report(number)
 
@@ -311,13 +336,13 @@ class Trainer:
                             ("validation/accuracy", found[1]), ("lr", rate)):
             self.event(name, value, number + 1)
         slow = f"; --workers {2 if not self.o.workers else self.o.workers + 1} may help" if waiting > 0.05 else ""
-        print(f"epoch {number + 1}/{self.o.epochs}: loss {loss:.4f}, accuracy {accuracy:.2%}; validation loss "
-              f"{found[0]:.4f}, accuracy {found[1]:.2%}; {p['seconds']:.1f} s, {p['seen'] / p['seconds']:.0f} images/s,"
-              f" {waiting:.1%} of it waiting for data{slow}", flush=True)
+        common.say(f"epoch {number + 1}/{self.o.epochs}: loss {loss:.4f}, accuracy {accuracy:.2%}; validation loss "
+                   f"{found[0]:.4f}, accuracy {found[1]:.2%}; {p['seconds']:.1f} s, {p['seen'] / p['seconds']:.0f} "
+                   f"images/s, {waiting:.1%} of it waiting for data{slow}")
         p.update(loss=0.0, correct=0, seen=0, seconds=0.0, waited=0.0)
 
-    def finish(self) -> None:
-        """The weights in a file of their own, the curves, and the accuracy on the test set, if there is one."""
+    def finish(self, test: tuple[float, float] | None) -> None:
+        """The weights in a file of their own, the curves, and what was found on the test set, if there is one."""
         tensors = get_state_dict(self.model if self.ema is None else self.ema.module)
         facts = {"model": self.o.model, "classes": self.classes, "size": self.size, "channels": self.channels,
                  "load_size": (self.o.load_size or self.size * 8 // 7) if self.photos else self.size}
@@ -332,8 +357,8 @@ class Trainer:
                  "accuracy": {name: (at, [float(r[f"{key}_accuracy"]) for r in rows])
                               for name, key in (("training", "train"), ("validation", "validation"))}}
         drawn = common.curves(self.folder / "curves.png", lines)
-        if "test" in self.sets:
-            print("test: loss {:.4f}, accuracy {:.2%}".format(*self.evaluate("test")), flush=True)
+        if test is not None:
+            print("test: loss {:.4f}, accuracy {:.2%}".format(*test), flush=True)
         print(f"{sum(float(r['seconds']) for r in rows):.0f} s of training; weights in {path}"
               f"{', curves in curves.png' if drawn else ''}", flush=True)
 
@@ -341,6 +366,7 @@ class Trainer:
 def run(arguments: list[str]) -> int:
     options = common.options_of(parser_of_options(), arguments)
     with minigrad.config(**({"device": options.device} if options.device else {})):
+        distributed.init()
         return Trainer(options).train()
 
 

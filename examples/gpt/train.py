@@ -29,11 +29,11 @@ else:  # from the repository, or installed as minigrad_examples
     from .model import GPT, Sizes, sample
 
 import minigrad
-from minigrad import Tensor, jit, nn
+from minigrad import Tensor, distributed, jit, nn
 from minigrad.cli.outcome import OneLineParser, finish
 from minigrad.data import Characters, DataLoader, RandomSampler, TextTokens
 from minigrad.errors import ConfigError, FormatError, ShapeError
-from minigrad.state import checkpoint, get_state_dict, load_state_dict, safe_load, safe_save
+from minigrad.state import get_state_dict, load_state_dict, safe_load, safe_save
 from minigrad.state.safe import safe_metadata
 
 
@@ -76,13 +76,17 @@ class Trainer:
             training, held = TextTokens(tokens[:cut], o.block), TextTokens(tokens[cut:], o.block)
         except ShapeError as error:
             raise ConfigError(f"--data: the text is too short for --block {o.block}: {error}") from None
-        order = RandomSampler(training, replacement=True, num_samples=o.steps * o.batch)
-        self.loader = DataLoader(training, o.batch, sampler=order, num_workers=o.workers, generator=o.seed)
+        batch = common.share_of_batch(o.batch)
+        order = RandomSampler(training, replacement=True, num_samples=o.steps * batch)
+        self.loader = DataLoader(training, batch, sampler=order, num_workers=o.workers,
+                                 generator=o.seed + distributed.rank())
         count = o.evaluate_batches * o.batch
         self.held = DataLoader(held, o.batch, sampler=RandomSampler(held, replacement=True, num_samples=count,
                                                                     generator=1))
         self.sizes = Sizes(len(self.vocabulary), o.block, o.layers, o.heads, o.width, o.dropout)
         self.model = GPT(self.sizes)
+        distributed.broadcast(self.model.parameters())
+        common.own_random_numbers()
         self.autocast, self.scaler = common.precision(o.precision)
         parameters = list(self.model.parameters())
         self.optimizer: Any = nn.optim.AdamW(
@@ -106,7 +110,7 @@ class Trainer:
             loss = self._loss(x, y)
             (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         common.update(self.optimizer, self.schedule, self.scaler, self.o.clip)
-        return loss.detach()
+        return distributed.all_reduce(loss.detach(), "mean")
 
     def _measure(self, x: Tensor, y: Tensor) -> Tensor:
         with Tensor.train(False), Tensor.no_grad():
@@ -121,12 +125,12 @@ class Trainer:
         """All steps, or what is left of them; 130 where somebody stopped it."""
         o, p = self.o, self.progress
         if not (o.resume and common.go_on(o.output, self.objects)):
-            checkpoint.save(self.folder, 0, self.objects, o.keep)
+            common.save(self.folder, 0, self.objects, o.keep)
         self.log = common.Table(self.folder / "log.csv", ("step", "validation_loss", "seconds"), p["step"] + 1)
         self.losses = common.Table(self.folder / "steps.csv", ("step", "loss"), p["step"])
         self.event = common.events(self.folder)
-        with common.Stop() as stop, tqdm(total=o.steps, initial=p["step"], disable=None, leave=False,
-                                         unit="step") as bar:
+        with common.Stop() as stop, tqdm(total=o.steps, initial=p["step"], leave=False, unit="step",
+                                         disable=bool(distributed.rank()) or None) as bar:
             started, before = time.perf_counter(), dict(p)
             for x, y in self.loader if p["step"] < o.steps else ():
                 loss = common.finite(self.step(x, y).item(), p["step"], o.output)
@@ -140,12 +144,14 @@ class Trainer:
                     p["waited"] = before["waited"] + self.loader.waited
                     self.report(loss)
                     started, before = time.perf_counter(), {**p, "waited": p["waited"] - self.loader.waited}
-                if due or stop.asked or p["step"] % o.save_every == 0:
-                    checkpoint.save(self.folder, p["step"], self.objects, o.keep)
-                if stop.asked and p["step"] < o.steps:
-                    print(f"stopped after step {p['step']}; --resume goes on", flush=True)
+                stopped = stop.asked
+                if due or stopped or p["step"] % o.save_every == 0:
+                    common.save(self.folder, p["step"], self.objects, o.keep)
+                if stopped and p["step"] < o.steps:
+                    common.say(f"stopped after step {p['step']}; --resume goes on")
                     return 130
-        self.finish()
+        if not distributed.rank():
+            self.finish()
         return 0
 
     def report(self, loss: float) -> None:
@@ -153,8 +159,8 @@ class Trainer:
         self.log.add(p["step"], found, p["seconds"])
         self.event("train/loss", loss, p["step"])
         self.event("validation/loss", found, p["step"])
-        print(f"step {p['step']}: loss {loss:.4f}, validation loss {found:.4f}; {p['seconds']:.1f} s of training, "
-              f"{p['waited'] / p['seconds']:.1%} of it waiting for data", flush=True)
+        common.say(f"step {p['step']}: loss {loss:.4f}, validation loss {found:.4f}; {p['seconds']:.1f} s of training, "
+                   f"{p['waited'] / p['seconds']:.1%} of it waiting for data")
 
     def finish(self) -> None:
         """The weights in a file of their own, the curves, and a sample."""
@@ -200,6 +206,7 @@ def run(arguments: list[str]) -> int:
     parser = parser_of_options()
     asked = parser.parse_args(arguments)
     with minigrad.config(**({"device": asked.device} if asked.device else {})):
+        distributed.init()
         path = Path(asked.output) / "model.safetensors"
         if path.is_file() and not asked.resume:
             write(*trained(path), asked)

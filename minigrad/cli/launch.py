@@ -2,8 +2,8 @@
 
     python -m minigrad launch -n 2 train.py --data photos
 
-It needs the extra mpi: `pip install minigrad[mpi]`. Each process has as many threads as its share of the cores; one that
-dies ends the others, and is named.
+It needs the extra mpi: `pip install minigrad[mpi]`. Each process has as many threads as its share of the cores; one
+that dies ends the others, and is named.
 """
 from __future__ import annotations
 

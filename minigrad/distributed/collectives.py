@@ -88,7 +88,7 @@ def broadcast(tensors: Tensor | Iterable[Tensor], src: int = 0) -> None:
     Tensor.realize(*several)
     arrays = [_host(t) for t in several]
     names = ", ".join(dict.fromkeys([t.dtype.name for t in several]))
-    _wait("broadcast", messages().copied(arrays, names, src, BROADCAST))
+    _wait("broadcast", messages().copied(arrays, names, src, BROADCAST), BROADCAST)
     if messages().rank != src:
         with Tensor.no_grad():
             for t, array in zip(several, arrays, strict=True):
@@ -104,7 +104,7 @@ def all_gather(tensor: Tensor) -> Tensor:
         return tensor.detach().unsqueeze(0)
     host_reads()
     tensor.realize()
-    found = _wait("all_gather", messages().gathered(_host(tensor), tensor.dtype.name, "all_gather", GATHER))
+    found = _wait("all_gather", messages().gathered(_host(tensor), tensor.dtype.name, "all_gather", GATHER), GATHER)
     return _uploaded(found, tensor.dtype, tensor.device)
 
 
@@ -112,11 +112,11 @@ def barrier() -> None:
     """Waits until all processes are here."""
     if size() > 1:
         host_reads()
-        _wait("barrier", messages().gathered(np.zeros(1, np.uint8), "uint8", "barrier", BARRIER))
+        _wait("barrier", messages().gathered(np.zeros(1, np.uint8), "uint8", "barrier", BARRIER), BARRIER)
 
 
-def _wait(what: str, steps: Steps) -> Any:
-    return messages().start(what, steps).wait()
+def _wait(what: str, steps: Steps, tag: int) -> Any:
+    return messages().start(what, steps, tag).wait()
 
 
 def _host(tensor: Tensor) -> np.ndarray:

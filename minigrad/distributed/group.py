@@ -38,8 +38,8 @@ def is_initialized() -> bool:
 
 
 def init() -> None:
-    """Joins the other processes that mpirun started: from then on, one that fails ends all of them. Of one process alone
-    it does nothing, and imports no MPI. Other functions call it when they need it; all processes must.
+    """Joins the other processes that mpirun started: from then on, one that fails ends all of them. Of one process
+    alone it does nothing, and imports no MPI. Other functions call it when they need it; all processes must.
 
     Raises ConfigError where mpi4py or an MPI is not installed, or is another one than mpirun's.
     """
@@ -83,5 +83,6 @@ def end_all(reason: Any) -> None:
     """Ends all processes, with a message that names this one."""
     sys.stdout.flush()
     text = " ".join(str(reason).split())
-    print(f"minigrad: rank {rank()} of {size()} failed, and the others end with it: {text}", file=sys.stderr, flush=True)
+    print(f"minigrad: rank {rank()} of {size()} failed, and the others end with it: {text}", file=sys.stderr,
+          flush=True)
     messages().abort()

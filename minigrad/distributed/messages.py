@@ -1,8 +1,8 @@
 """Messages between processes: one thread sends and receives them, and adds up what came, while the others compute.
 
-What is combined is cut into a part for each process. It gets that part from all the others, combines them in the order of
-the ranks, and sends the result to all: every process sends and receives as much as in a ring, has the same bits at the
-end, and has them whatever came first. Small arrays go to everybody whole, who all do the same.
+What is combined is cut into a part for each process. It gets that part from all the others, combines them in the order
+of the ranks, and sends the result to all: every process sends and receives as much as in a ring, has the same bits at
+the end, and has them whatever came first. Small arrays go to everybody whole, who all do the same.
 
 MPI goes on with a message only while somebody calls it: the thread asks again and again, and sleeps in between.
 """
@@ -25,8 +25,9 @@ WHOLE_BYTES = 1 << 16
 HEADER_BYTES = 256
 """The text that goes before each message: what it is, which must be the same in all processes."""
 
-BUSY_S, QUIET_S = 2e-5, 5e-4
-"""Seconds that the thread sleeps where somebody waits, and where everybody computes."""
+LEAST_SLEEP_S, MOST_SLEEP_S = 2e-5, 5e-4
+"""Seconds that the thread sleeps when nothing has come: a tenth of the time for which nothing has, within these, and
+the most where nobody waits."""
 
 PATIENCE_S = 30.0
 """Seconds of waiting after which a line says for whom."""
@@ -43,8 +44,8 @@ Steps = Generator[bool, None, Any]
 class Job:
     """Something that goes on in the thread. `wait` gives its result, or raises its error."""
 
-    def __init__(self, what: str, steps: Steps, owner: Messages):
-        self.what, self.steps, self.owner = what, steps, owner
+    def __init__(self, what: str, steps: Steps, tag: int, owner: Messages):
+        self.what, self.steps, self.tag, self.owner = what, steps, tag, owner
         self.result: Any = None
         self.error: BaseException | None = None
         self.ended = Event()
@@ -90,15 +91,16 @@ class Messages:
         self._thread = Thread(target=self._work, name="minigrad-messages", daemon=True)
         self._thread.start()
 
-    def start(self, what: str, steps: Steps) -> Job:
-        """Begins something, which `what` names where it fails."""
-        job = Job(what, steps, self)
+    def start(self, what: str, steps: Steps, tag: int) -> Job:
+        """Begins something, which `what` names where it fails, after all that was begun before with this tag."""
+        job = Job(what, steps, tag, self)
         with self._changed:
             self._jobs.append(job)
             self._changed.notify()
         return job
 
     def _work(self) -> None:
+        since = time.monotonic()
         while True:
             with self._changed:
                 while not self._jobs and not self._closing:
@@ -106,13 +108,18 @@ class Messages:
                 jobs = list(self._jobs)
             if not jobs:
                 return
-            moved = [job.advance() for job in jobs]
+            first = {job.tag: job for job in reversed(jobs)}  # messages of one tag are told apart by their order
+            moved = [job.advance() for job in jobs if first[job.tag] is job]
             if any(job.ended.is_set() for job in jobs):
                 with self._changed:
                     self._jobs = [job for job in self._jobs if not job.ended.is_set()]
-            if not any(moved):
-                self._look_for_the_dead(jobs)
-                time.sleep(BUSY_S if self.waiting else QUIET_S)
+            now = time.monotonic()
+            if any(moved):
+                since = now
+                continue
+            self._look_for_the_dead(jobs)
+            pause = max(LEAST_SLEEP_S, (now - since) / 10) if self.waiting else MOST_SLEEP_S
+            time.sleep(min(pause, MOST_SLEEP_S))
 
     def _look_for_the_dead(self, jobs: list[Job]) -> None:
         """Ends the jobs that wait for a process that has said goodbye."""
@@ -123,13 +130,13 @@ class Messages:
         gone = [r for r, since in self._gone.items() if time.monotonic() - since > GRACE_S]
         for job in jobs:
             if gone and job.what != "goodbye":
-                job.error = MinigradError(f"[{job.what}] expected rank {gone[0]}, which has ended, to ask for the same")
+                job.error = MinigradError(f"[{job.what}] expected rank {gone[0]} to take part, but it has ended")
                 job.ended.set()
 
     def close(self) -> None:
         """Says goodbye to the others, and stops."""
         if self._thread.is_alive():
-            self.start("goodbye", self._goodbye())
+            self.start("goodbye", self._goodbye(), GOODBYE)
             with self._changed:
                 self._closing = True
                 self._changed.notify()
@@ -165,7 +172,8 @@ class Messages:
     def begin(self, arrays: Sequence[np.ndarray], dtype: str, how: str, channel: int) -> Callable[[], None]:
         """Begins to combine arrays of one element type (its name) with those of the other processes, in place; returns
         what waits for the end. Exchanges of one `channel` come in one order in all processes."""
-        return self.start("all_reduce", self._combined(arrays, dtype, how, FIRST_TAG + 2 * channel)).wait
+        tag = FIRST_TAG + 2 * channel
+        return self.start("all_reduce", self._combined(arrays, dtype, how, tag), tag).wait
 
     def _combined(self, arrays: Sequence[np.ndarray], dtype: str, how: str, tag: int) -> Steps:
         yield from self._agreed("all_reduce", described(arrays, dtype, how), tag)
@@ -186,7 +194,8 @@ class Messages:
                 a[...] = result[at:at + a.size]
             at += a.size
 
-    def _swapped(self, like: np.ndarray, mine: Sequence[np.ndarray], tag: int) -> Generator[bool, None, list[np.ndarray]]:
+    def _swapped(self, like: np.ndarray, mine: Sequence[np.ndarray], tag: int
+                 ) -> Generator[bool, None, list[np.ndarray]]:
         """What each process has sent to this one, by rank, which is all like `like`; this one sends `mine[r]` to r."""
         found = [mine[r] if r == self.rank else np.empty_like(like) for r in range(self.size)]
         yield from self._done([*[self.world.Irecv(raw(found[r]), r, tag) for r in self.others],

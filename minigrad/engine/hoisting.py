@@ -138,7 +138,9 @@ class _Once:
 
     def _is_settled(self, item: Item) -> bool:
         """True where nothing but buffers decides what a launch does, and nobody outside sees what it writes."""
-        if item.writes & self.lasting or isinstance(item.executable, HostCall) or not all([isinstance(self.plan.sizes[s], int) for s in item.writes]):
+        if item.writes & self.lasting or not all([isinstance(self.plan.sizes[s], int) for s in item.writes]):
+            return False
+        if isinstance(item.executable, HostCall):
             return False
         return all([isinstance(e, int) for row in item.rows for e in (row.extent, *row.dims)]) and \
             not any([type(s) is int and s in self.varying for row in item.rows for s in row.scalars])

@@ -13,8 +13,8 @@ from minigrad.tensor import Tensor
 
 
 class SyncBatchNorm(BatchNorm):
-    """`BatchNorm` by the mean and the variance of the batches of all processes together, which may differ in size, for x
-    of shape [N, num_features, ...]. Gradients go to the inputs of all of them. One process alone, and what does not
+    """`BatchNorm` by the mean and the variance of the batches of all processes together, which may differ in size, for
+    x of shape [N, num_features, ...]. Gradients go to the inputs of all of them. One process alone, and what does not
     train, has BatchNorm's.
     """
 

@@ -4,8 +4,8 @@
     e = exchange(s0, s1)             begins to combine both, in one message, with those of the other processes
     received(s0, e)                  the combined value: whoever reads it waits for e
 
-`received` of equal operands in all processes is equal, bit for bit. In one process alone all three are identities, and
-that is what their kernels compute: the engine puts the calls that exchange memory between launches (engine/exchange.py).
+All processes have the same `received`, bit for bit. In one process alone all three are identities, and that is what
+their kernels compute: the engine puts calls that exchange memory between launches (engine/exchange.py).
 """
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def _elsewhere(*_: np.ndarray, **__: object) -> np.ndarray:
 
 
 SENT = Op("sent", _first, lambda node, g: (g,), lambda x, **_: x, Elementwise(_same_element, 0))
-"""The same value, in memory that an exchange may overwrite. Its params, those of the exchange and its number there, tell
-it from others."""
+"""The same value, in memory that an exchange may overwrite. Its params, those of the exchange and its number there,
+tell it from others."""
 
 EXCHANGE = Op("exchange", _token, lambda node, g: (None,) * len(node.inputs), _elsewhere, Storage("exchange"))
 """A number nobody looks at. Once it is there, memory of its operands (all SENT, of one dtype) is being combined by

@@ -109,8 +109,8 @@ class Kept(ABC):
 
 class Device(ABC):
     """A place that runs Programs. `name` is canonical ('CPU', 'CL:0'); `queues` says whether `launch` may return before
-    the work is done; `keeps_early` whether launches are worth keeping as soon as they run again (`keep`); `calls_host` whether
-    launches may be calls of Python over memory of the host (runtime/host_calls.py)."""
+    the work is done; `keeps_early` whether launches are worth keeping as soon as they run again (`keep`); `calls_host`
+    whether launches may be calls of Python over memory of the host (runtime/host_calls.py)."""
 
     name: str
     queues = True
