@@ -3,9 +3,9 @@
     python -m bench distributed                          # EfficientNet-B0 and a GPT, memory shared
     python -m bench distributed --link 1gbit             # over a loopback of that rate, in a namespace (root, Linux)
 
-In each round one process steps alone while the others wait, then all step without exchanging anything, which is what the
-machine allows, then all step with their gradients averaged. A ratio is samples per second over those of the one alone,
-by the least time of a step over all rounds; that of several is the slowest one's.
+In each round one process steps alone while the others wait, then all step without exchanging anything, which is what
+the machine allows, then all step with their gradients averaged. A ratio is samples per second over those of the one
+alone, by the least time of a step over all rounds; that of several is the slowest one's.
 """
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def main(arguments: list[str]) -> int:
             return 1
         limit = f"ip link set lo up && tc qdisc add dev lo root tbf rate {options.link} burst 256kb latency 50ms && "
         command = ["unshare", "-n", "sh", "-c", limit + 'exec "$0" "$@"', *command]
-        env |= {"MPIR_CVAR_NOLOCAL": "1", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "lo"}  # MPICH: no shared memory
+        env |= {"MINIGRAD_SHARED_MEMORY": "0", "MPIR_CVAR_NOLOCAL": "1", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "lo"}
     return subprocess.run(command, env=env, check=False).returncode
 
 

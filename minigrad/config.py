@@ -17,6 +17,7 @@
     MINIGRAD_JIT            0: functions under `jit` run eagerly                                           (1)
     MINIGRAD_PACKED_MB      memory for constants that `jit` packs once for faster products, 0: none       (256)
     MINIGRAD_LAZY_MB        what values that nobody has read may keep in memory, before they are computed; 0: any (512)
+    MINIGRAD_SHARED_MEMORY  0: processes of one machine (minigrad.distributed) send messages instead       (1)
     MINIGRAD_JIT_CHECK      1: compare each replay with an eager run                                       (0)
     MINIGRAD_CHECK_INDICES  1: read index tensors and refuse what is out of range; nothing is captured then (0)
     MINIGRAD_DEBUG          0 silent, 1 one line per realize, 2 kernels, 3 loops, 4 source                 (0)
@@ -63,6 +64,7 @@ class Config:
     allow_tf32: bool = False
     sub_groups: bool = False
     jit: bool = True
+    shared_memory: bool = True
     jit_check: bool = False
     check_indices: bool = False
     packed_mb: int = 256
@@ -94,7 +96,7 @@ class Config:
             value = getattr(self, field)
             if type(value) is not int or not lo <= value <= hi:
                 raise ConfigError(f"[config] expected {field} to be an integer in {lo}..{hi}, got {value!r}")
-        for field in ("disk_cache", "verify", "allow_tf32", "sub_groups", "jit", "jit_check",
+        for field in ("disk_cache", "verify", "allow_tf32", "sub_groups", "jit", "shared_memory", "jit_check",
                       "check_indices"):
             value = getattr(self, field)
             if type(value) is not bool:
@@ -204,6 +206,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "MINIGRAD_ALLOW_TF32": ("allow_tf32", _boolean),
     "MINIGRAD_SUB_GROUPS": ("sub_groups", _boolean),
     "MINIGRAD_JIT": ("jit", _boolean),
+    "MINIGRAD_SHARED_MEMORY": ("shared_memory", _boolean),
     "MINIGRAD_JIT_CHECK": ("jit_check", _boolean),
     "MINIGRAD_CHECK_INDICES": ("check_indices", _boolean),
     "MINIGRAD_PACKED_MB": ("packed_mb", _integer),

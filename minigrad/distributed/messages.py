@@ -2,12 +2,14 @@
 
 What is combined is cut into a part for each process. It gets that part from all the others, combines them in the order
 of the ranks, and sends the result to all: every process sends and receives as much as in a ring, has the same bits at
-the end, and has them whatever came first. Small arrays go to everybody whole, who all do the same.
+the end, and has them whatever came first. Small arrays go to everybody whole, who all do the same. Processes of one
+machine read each other's memory (shared.py), and only say when.
 
 MPI goes on with a message only while somebody calls it: the thread asks again and again, and sleeps in between.
 """
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -16,14 +18,17 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.config import current
+from minigrad.distributed.shared import Shared, place
 from minigrad.dtype import bfloat16_to_float32, float32_to_bfloat16
 from minigrad.errors import MinigradError, quantity
 
 WHOLE_BYTES = 1 << 16
 """Arrays of fewer bytes go to everybody whole: what counts is then how often one waits."""
 
-HEADER_BYTES = 256
-"""The text that goes before each message: what it is, which must be the same in all processes."""
+TEXT_BYTES, NOTE_BYTES = 192, 64
+"""What goes before each message: a text that says what it is, which must be the same in all processes, and a note that
+need not be."""
 
 LEAST_SLEEP_S, MOST_SLEEP_S = 2e-5, 5e-4
 """Seconds that the thread sleeps when nothing has come: a tenth of the time for which nothing has, within these, and
@@ -84,6 +89,7 @@ class Messages:
         self.rank, self.size = world.Get_rank(), world.Get_size()
         self.others = [r for r in range(self.size) if r != self.rank]
         self.waiting = 0
+        self._shared = Shared() if current().shared_memory and one_machine(world) else None
         self._jobs: list[Job] = []
         self._gone: dict[int, float] = {}
         self._changed = Condition()
@@ -156,16 +162,18 @@ class Messages:
             yield False
         yield True
 
-    def _agreed(self, what: str, text: str, tag: int) -> Steps:
-        """Makes sure that all processes are about to do the same: raises MinigradError that names one that is not."""
-        own = text.encode()[:HEADER_BYTES].ljust(HEADER_BYTES)
-        found = {r: bytearray(HEADER_BYTES) for r in self.others}
-        yield from self._done([*[self.world.Irecv(b, r, tag) for r, b in found.items()],
+    def _agreed(self, what: str, text: str, tag: int, note: str = "") -> Generator[bool, None, list[str]]:
+        """The notes of all processes, by rank, after it was made sure that all are about to do the same. Raises
+        MinigradError that names one that is not."""
+        own = text.encode()[:TEXT_BYTES].ljust(TEXT_BYTES) + note.encode().ljust(NOTE_BYTES)
+        found = [bytearray(own) for _ in range(self.size)]
+        yield from self._done([*[self.world.Irecv(found[r], r, tag) for r in self.others],
                                *[self.world.Isend(own, r, tag) for r in self.others]])
-        for r, other in found.items():
-            if other != own:
+        for r, other in enumerate(found):
+            if other[:TEXT_BYTES] != own[:TEXT_BYTES]:
                 raise MinigradError(f"[{what}] expected the same in all processes, got {text} in rank {self.rank}, and "
-                                    f"{other.decode(errors='replace').strip()} in rank {r}")
+                                    f"{other[:TEXT_BYTES].decode(errors='replace').strip()} in rank {r}")
+        return [other[TEXT_BYTES:].decode().strip() for other in found]
 
     # What is done
 
@@ -176,23 +184,46 @@ class Messages:
         return self.start("all_reduce", self._combined(arrays, dtype, how, tag), tag).wait
 
     def _combined(self, arrays: Sequence[np.ndarray], dtype: str, how: str, tag: int) -> Steps:
-        yield from self._agreed("all_reduce", described(arrays, dtype, how), tag)
         flat = [a.reshape(-1) for a in arrays]
+        text = described(arrays, dtype, how)
+        if self._shared is not None:
+            yield from self._combined_in_place(self._shared, flat, text, dtype, how, tag)
+            return
+        yield from self._agreed("all_reduce", text, tag)
         whole = flat[0] if len(flat) == 1 else np.concatenate(flat)
-        if whole.nbytes < WHOLE_BYTES:
+        if self._goes_whole(whole):
             parts = yield from self._swapped(whole, [whole] * self.size, tag + 1)
-            result = combined(parts, dtype, how)
+            combine(parts, dtype, how, flat)
         else:
             pieces = np.array_split(whole, self.size)
             parts = yield from self._swapped(pieces[self.rank], pieces, tag + 1)
-            pieces[self.rank][...] = combined(parts, dtype, how)
+            combine(parts, dtype, how, [pieces[self.rank]])
             yield from self._spread(pieces, tag + 1)
-            result = whole
-        at = 0
-        for a in flat:
-            if result is not a:
-                a[...] = result[at:at + a.size]
-            at += a.size
+            if whole is not flat[0]:
+                spread_out(whole, flat)
+
+    def _combined_in_place(self, shared: Shared, flat: Sequence[np.ndarray], text: str, dtype: str, how: str, tag: int,
+                           ) -> Steps:
+        """`_combined` in memory that the processes share."""
+        kind, nbytes = flat[0].dtype, sum([a.nbytes for a in flat])
+        memory, note = shared.own(tag, nbytes)
+        own = memory.view(kind)
+        np.concatenate(flat, out=own)
+        notes = yield from self._agreed("all_reduce", text, tag, note)
+        parts = [own if r == self.rank else shared.of(r, tag, notes[r], nbytes).view(kind) for r in range(self.size)]
+        if self._goes_whole(own):
+            combine(parts, dtype, how, flat)
+            return
+        pieces = [np.array_split(p, self.size) for p in parts]
+        combine([p[self.rank] for p in pieces], dtype, how, [pieces[self.rank][self.rank]])  # which nobody else reads
+        yield from self._agreed("all_reduce", text, tag + 1)
+        ends = np.cumsum([0, *[len(p) for p in pieces[0]]])
+        for r, piece in enumerate(pieces):
+            spread_out(piece[r], flat, int(ends[r]))
+
+    def _goes_whole(self, array: np.ndarray) -> bool:
+        """True where every process combines all of it: a part for each would be sent twice, or is small."""
+        return self.size == 2 or array.nbytes < WHOLE_BYTES
 
     def _swapped(self, like: np.ndarray, mine: Sequence[np.ndarray], tag: int
                  ) -> Generator[bool, None, list[np.ndarray]]:
@@ -225,6 +256,12 @@ class Messages:
         yield from self._done(requests)
 
 
+def one_machine(world: Any) -> bool:
+    """True where all processes can open each other's memory."""
+    here = place()
+    return bool(here) and hasattr(os, "memfd_create") and set(world.allgather(here)) == {here}
+
+
 def raw(array: np.ndarray) -> np.ndarray:
     """The bytes of a contiguous array."""
     return array.reshape(-1).view(np.uint8)
@@ -234,7 +271,7 @@ def described(arrays: Sequence[np.ndarray], dtype: str, how: str) -> str:
     """A text about what is exchanged: shapes, or of many arrays their number, sizes and a digest of their shapes."""
     shapes = ", ".join([str(list(a.shape)) for a in arrays])
     text = f"{how} of {dtype} {shapes}"
-    if len(text) <= HEADER_BYTES:
+    if len(text) <= TEXT_BYTES:
         return text
     digest = sum([(k + 1) * (d + 7919 * axis) for k, a in enumerate(arrays) for axis, d in enumerate(a.shape)])
     return f"{how} of {dtype}, {quantity(len(arrays), 'tensor')} of {sum(a.size for a in arrays)} elements ({digest:x})"
@@ -243,21 +280,36 @@ def described(arrays: Sequence[np.ndarray], dtype: str, how: str) -> str:
 _FUNCTIONS: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
-def combined(parts: Sequence[np.ndarray], dtype: str, how: str) -> np.ndarray:
-    """The parts of all processes combined element by element, the first one with the second, and so on.
+def combine(parts: Sequence[np.ndarray], dtype: str, how: str, into: Sequence[np.ndarray]) -> None:
+    """Combines the flat parts of all processes element by element, the first one with the second, and so on, into
+    arrays that take the elements of the result in order, and may lie in one of the parts.
 
     Half types are combined in float32, and rounded at the end; bfloat16 comes and goes as its bits.
     """
-    function, kind = _FUNCTIONS[how], parts[0].dtype
-    narrow = {"bfloat16": bfloat16_to_float32, "float16": lambda a: a.astype(np.float32)}.get(dtype)
-    first, *others = parts if narrow is None else [narrow(p) for p in parts]
-    if not others:
-        return parts[0]
+    function, at = _FUNCTIONS[how], 0
+    widen = {"bfloat16": bfloat16_to_float32, "float16": lambda a: a.astype(np.float32)}.get(dtype)
     with np.errstate(all="ignore"):
-        total = function(first, others[0])
-        total = total.astype(first.dtype, copy=False)
-        for other in others[1:]:
-            function(total, other, out=total)
-    if dtype == "bfloat16":
-        return float32_to_bfloat16(total)
-    return total.astype(kind, copy=False)
+        for out in into:
+            first, second, *others = [p[at:at + out.size] for p in parts]
+            at += out.size
+            if widen is None:
+                total = function(first, second, out=out if not others else None)
+                for other in others:
+                    function(total, other, out=total)
+            else:
+                total = function(widen(first), widen(second))
+                for other in others:
+                    function(total, widen(other), out=total)
+                total = float32_to_bfloat16(total) if dtype == "bfloat16" else total.astype(out.dtype)
+            if total is not out:
+                out[...] = total
+
+
+def spread_out(whole: np.ndarray, into: Sequence[np.ndarray], start: int = 0) -> None:
+    """Copies elements into arrays that take all elements in order, from number `start` on."""
+    at, end = 0, start + len(whole)
+    for out in into:
+        low, high = max(at, start), min(at + out.size, end)
+        if low < high:
+            out[low - at:high - at] = whole[low - start:high - start]
+        at += out.size
