@@ -121,9 +121,10 @@ def _wait(what: str, steps: Steps, tag: int) -> Any:
 
 def _host(tensor: Tensor) -> np.ndarray:
     """A copy of the values, bfloat16 as its bits."""
-    if any(not isinstance(d, int) for d in tensor.shape):
+    shape = [d for d in tensor.shape if isinstance(d, int)]
+    if len(shape) < tensor.ndim:
         raise ShapeError(f"[distributed] expected a shape without Variables, got {list(tensor.shape)}")
-    array = np.empty(tensor.shape, tensor.dtype.np)
+    array = np.empty(shape, tensor.dtype.np)
     if array.nbytes:
         tensor.node.storage.device.copy_out(tensor.node.storage, array)
     return array

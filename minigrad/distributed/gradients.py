@@ -61,5 +61,5 @@ def _buckets(owners: list[Tensor], most: float) -> list[list[Tensor]]:
             by_dtype[name], room[name] = [], most
             found.append(by_dtype[name])
         by_dtype[name].append(p)
-        room[name] -= float(p.numel()) * p.dtype.itemsize
+        room[name] -= float(int(p.numel()) * p.dtype.itemsize)
     return found

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from threading import Condition, Event, Thread
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -273,8 +274,8 @@ def described(arrays: Sequence[np.ndarray], dtype: str, how: str) -> str:
     text = f"{how} of {dtype} {shapes}"
     if len(text) <= TEXT_BYTES:
         return text
-    digest = sum([(k + 1) * (d + 7919 * axis) for k, a in enumerate(arrays) for axis, d in enumerate(a.shape)])
-    return f"{how} of {dtype}, {quantity(len(arrays), 'tensor')} of {sum(a.size for a in arrays)} elements ({digest:x})"
+    return f"{how} of {dtype}, {quantity(len(arrays), 'tensor')} of {sum(a.size for a in arrays)} elements, shapes " \
+           f"{crc32(shapes.encode()):08x}"
 
 
 _FUNCTIONS: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}

@@ -51,7 +51,7 @@ def memory_at(address: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarr
     nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     if not nbytes:
         return np.empty(shape, dtype)
-    return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype).reshape(shape)
+    return np.frombuffer(memoryview((ctypes.c_uint8 * nbytes).from_address(address)), dtype).reshape(shape)
 
 
 class Exchanger(Protocol):

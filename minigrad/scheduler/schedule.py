@@ -261,7 +261,8 @@ class Scheduler:
         if graph.nodes[roots[0]].op.name == "copy":
             raise InternalError(f"[schedule] {graph.nodes[roots[0]]} must be realized before")
         if graph.nodes[roots[0]].op is EXCHANGE:
-            return self.emit_exchange(roots[0])
+            slots = [self.slot(i) for i in graph.inputs[roots[0]]]
+            return self.exchanges.append(exchange_of(graph.nodes[roots[0]], slots, self.exchanges))
         if graph.nodes[roots[0]].op.name == "scatter":
             return self.emit_scatter(g, roots[0])
         if graph.nodes[roots[0]].op.name in ATTENTIONS:
@@ -318,10 +319,6 @@ class Scheduler:
             self.emit_through_buffer(g, k, into)
         else:
             self.add(g, lowered, {node: into})
-
-    def emit_exchange(self, k: int) -> None:
-        slots = [self.slot(i) for i in self.graph.inputs[k]]
-        self.exchanges.append(exchange_of(self.graph.nodes[k], slots, self.exchanges))
 
     def emit_attention(self, g: int, roots: list[int]) -> None:
         nodes = {self.graph.nodes[k]: self.slot(k) for k in roots}
