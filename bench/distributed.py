@@ -44,7 +44,7 @@ def work(name: str, batch: int, size: int) -> tuple[Any, Tensor, Tensor, Callabl
     return quick_or_b0(False), images, labels, lambda model, x, y: model(x).cross_entropy(y)
 
 
-def stepper(name: str, batch: int, size: int, averaged: bool, bucket_mb: float) -> Callable[[], None]:
+def stepper(name: str, batch: int, size: int, averaged: bool, bucket_mb: float | None) -> Callable[[], None]:
     """A captured training step of a model of its own, whose gradients are `averaged` or not."""
     model, x, y, loss_of = work(name, batch, size)
     optimizer = AdamW(get_parameters(model), lr=1e-4)
@@ -106,9 +106,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--size", type=int, default=224, help="of images (default 224)")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=3, help="steps in a turn (default 3)")
-    parser.add_argument("--bucket-mb", type=float, default=32.0)
-    parser.add_argument("--link", help="rate of a loopback that the processes exchange over, such as 1gbit (default: "
-                                       "they share memory)")
+    parser.add_argument("--bucket-mb", type=float, help="of gradients that are sent together (default: chosen)")
+    parser.add_argument("--link", help="rate of a loopback, both directions together, that the processes exchange over, "
+                                       "such as 2gbit (default: they share memory)")
     options = parser.parse_args(arguments)
     if distributed.size() > 1:
         distributed.init()
@@ -123,7 +123,8 @@ def main(arguments: list[str]) -> int:
             return 1
         limit = f"ip link set lo up && tc qdisc add dev lo root tbf rate {options.link} burst 256kb latency 50ms && "
         command = ["unshare", "-n", "sh", "-c", limit + 'exec "$0" "$@"', *command]
-        env |= {"MINIGRAD_SHARED_MEMORY": "0", "MPIR_CVAR_NOLOCAL": "1", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "lo"}
+        env |= {"MINIGRAD_SHARED_MEMORY": "0", "MPIR_CVAR_NOLOCAL": "1", "MPIR_CVAR_CH4_NETMOD": "ofi",
+                "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "lo"}  # nor may MPICH, and what it has beneath it, share memory
     return subprocess.run(command, env=env, check=False).returncode
 
 

@@ -98,6 +98,11 @@ class Messages:
         self._thread = Thread(target=self._work, name="minigrad-messages", daemon=True)
         self._thread.start()
 
+    @property
+    def shares_memory(self) -> bool:
+        """True where all processes read each other's memory."""
+        return self._shared is not None
+
     def start(self, what: str, steps: Steps, tag: int) -> Job:
         """Begins something, which `what` names where it fails, after all that was begun before with this tag."""
         job = Job(what, steps, tag, self)
@@ -130,27 +135,33 @@ class Messages:
 
     def _look_for_the_dead(self, jobs: list[Job]) -> None:
         """Ends the jobs that wait for a process that has said goodbye."""
-        while self.world.Iprobe(tag=GOODBYE):
-            status = self.mpi.Status()
-            self.world.Recv(bytearray(0), tag=GOODBYE, status=status)
-            self._gone[status.Get_source()] = time.monotonic()
+        self._hear_goodbyes()
         gone = [r for r, since in self._gone.items() if time.monotonic() - since > GRACE_S]
         for job in jobs:
             if gone and job.what != "goodbye":
                 job.error = MinigradError(f"[{job.what}] expected rank {gone[0]} to take part, but it has ended")
                 job.ended.set()
 
+    def _hear_goodbyes(self) -> None:
+        while self.world.Iprobe(tag=GOODBYE):
+            status = self.mpi.Status()
+            self.world.Recv(bytearray(0), tag=GOODBYE, status=status)
+            self._gone[status.Get_source()] = time.monotonic()
+
     def close(self) -> None:
-        """Says goodbye to the others, and stops."""
+        """Says goodbye to the others, waits until they do, and stops."""
         if self._thread.is_alive():
             self.start("goodbye", self._goodbye(), GOODBYE)
             with self._changed:
                 self._closing = True
                 self._changed.notify()
-            self._thread.join(5.0)
+            self._thread.join()
 
     def _goodbye(self) -> Steps:
         yield from self._done([self.world.Isend(bytearray(0), r, GOODBYE) for r in self.others])
+        while len(self._gone) < len(self.others):
+            self._hear_goodbyes()
+            yield False
 
     def abort(self) -> None:
         """Ends all processes."""

@@ -20,7 +20,8 @@ needs_mpi = pytest.mark.skipif(find_spec("mpi4py") is None or not MPIRUN.is_file
 def launch(count: int, script: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     """The outcome of a script in `count` processes."""
     command = [sys.executable, "-m", "minigrad", "launch", "-n", str(count), "--threads", "1"]
-    return subprocess.run([*command, str(TESTS / "support" / script), *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+    return subprocess.run([*command, str(TESTS / "support" / script), *arguments], cwd=ROOT, capture_output=True,
+                          text=True, timeout=300, check=False,
                           env={**os.environ, "PYTHONPATH": str(ROOT), **env})
 
 

@@ -154,7 +154,7 @@ BATCHES = [(np.random.default_rng(k).standard_normal((4 * SIZE, 7)).astype(np.fl
             np.random.default_rng(k).integers(0, 3, 4 * SIZE)) for k in range(5)]
 
 
-def trained(together: bool, captured: bool, bucket_mb: float = 32.0, parts: int = 1, memory: str | None = None,
+def trained(together: bool, captured: bool, bucket_mb: float | None = None, parts: int = 1, memory: str | None = None,
             ) -> tuple[list[float], list[np.ndarray]]:
     """(losses, parameters) after five steps of Adam, by this process's share of each batch or by the whole of it."""
     net = model()
