@@ -107,7 +107,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=3, help="steps in a turn (default 3)")
     parser.add_argument("--bucket-mb", type=float, help="of gradients that are sent together (default: chosen)")
-    parser.add_argument("--link", help="rate of a loopback, both directions together, that the processes exchange over, "
+    parser.add_argument("--link", help="rate of a loopback, both directions together, that processes exchange over, "
                                        "such as 2gbit (default: they share memory)")
     options = parser.parse_args(arguments)
     if distributed.size() > 1:
