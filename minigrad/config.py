@@ -129,7 +129,7 @@ _LAUNCHERS = (("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 
 
 def processes(env: Mapping[str, str] = os.environ) -> Processes:
-    """What mpirun has told this process; one process where none did."""
+    """This process among others, as mpirun has told it; one process alone where none did."""
     for names in _LAUNCHERS:
         if all([env.get(name, "").isdigit() for name in names[:2]]):
             values = [int(found) if (found := env.get(name, "")).isdigit() else default

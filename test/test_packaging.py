@@ -13,13 +13,16 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 MODULES = {"pillow": "PIL"}
 """What libraries are imported as, where that is not their name."""
+PROGRAMS = {"mpich"}
+"""Libraries that other libraries load, and programs: nothing imports them."""
 
 
 def libraries(requirements: list[str]) -> set[str]:
     """The modules of requirements such as `numpy>=1.26`, and of this package's extras."""
     own = [e for r in requirements if r.startswith("minigrad[") for e in re.findall(r"[\w-]+", r)[1:]]
     names = [re.split(r"[^\w-]", r)[0] for r in requirements if not r.startswith("minigrad[")]
-    return {MODULES.get(name, name) for name in names}.union(*[libraries(EXTRAS[extra]) for extra in own])
+    modules = {MODULES.get(name, name) for name in names if name not in PROGRAMS}
+    return modules.union(*[libraries(EXTRAS[extra]) for extra in own])
 
 
 def imported(folder: str) -> Iterator[str]:
@@ -34,7 +37,7 @@ def imported(folder: str) -> Iterator[str]:
                 yield name.split(".")[0]
 
 
-@pytest.mark.parametrize("folder, extras", [("minigrad", ("compile", "data", "onnx")),
+@pytest.mark.parametrize("folder, extras", [("minigrad", ("compile", "data", "mpi", "onnx")),
                                             ("examples", ("chat", "examples", "train"))])
 def test_what_is_imported_is_what_is_needed(folder: str, extras: tuple[str, ...]) -> None:
     own = {"minigrad", "examples"} | sys.stdlib_module_names

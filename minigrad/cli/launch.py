@@ -58,7 +58,7 @@ def _mpirun() -> str:
 
 
 def _options(version: str, hosts: str | None) -> list[str]:
-    """What an mpirun of this version is to be told: each process binds itself."""
+    """The options for an mpirun of this version, among others that it binds no process: each does so itself."""
     if "Open MPI" in version:
         return ["--bind-to", "none", "--oversubscribe", *(["--host", hosts] if hosts else [])]
     return ["-hosts", hosts] if hosts else []

@@ -23,7 +23,7 @@ def rank() -> int:
 
 
 def size() -> int:
-    """How many processes there are; 1 where mpirun has not started this one."""
+    """The number of processes; 1 where mpirun has not started this one."""
     return processes().size
 
 
@@ -48,7 +48,7 @@ def init() -> None:
 
 
 def messages() -> Messages:
-    """What sends to the other processes, made at the first call."""
+    """The messages to and from the other processes, which the first call joins."""
     with _lock:
         if not _messages:
             _messages.append(_joined())

@@ -28,8 +28,8 @@ WHOLE_BYTES = 1 << 16
 """Arrays of fewer bytes go to everybody whole: what counts is then how often one waits."""
 
 TEXT_BYTES, NOTE_BYTES = 192, 64
-"""What goes before each message: a text that says what it is, which must be the same in all processes, and a note that
-need not be."""
+"""Bytes of what goes before each message: a text that says what it is, which must be the same in all processes, and a
+note that need not be."""
 
 LEAST_SLEEP_S, MOST_SLEEP_S = 2e-5, 5e-4
 """Seconds that the thread sleeps when nothing has come: a tenth of the time for which nothing has, within these, and
@@ -239,7 +239,7 @@ class Messages:
 
     def _swapped(self, like: np.ndarray, mine: Sequence[np.ndarray], tag: int
                  ) -> Generator[bool, None, list[np.ndarray]]:
-        """What each process has sent to this one, by rank, which is all like `like`; this one sends `mine[r]` to r."""
+        """The arrays that all processes send to this one, by rank, each like `like`; this one sends `mine[r]` to r."""
         found = [mine[r] if r == self.rank else np.empty_like(like) for r in range(self.size)]
         yield from self._done([*[self.world.Irecv(raw(found[r]), r, tag) for r in self.others],
                                *[self.world.Isend(raw(mine[r]), r, tag) for r in self.others]])
@@ -285,8 +285,8 @@ def described(arrays: Sequence[np.ndarray], dtype: str, how: str) -> str:
     text = f"{how} of {dtype} {shapes}"
     if len(text) <= TEXT_BYTES:
         return text
-    return f"{how} of {dtype}, {quantity(len(arrays), 'tensor')} of {sum(a.size for a in arrays)} elements, shapes " \
-           f"{crc32(shapes.encode()):08x}"
+    elements = quantity(sum(a.size for a in arrays), "element")
+    return f"{how} of {dtype}, {quantity(len(arrays), 'tensor')} of {elements}, shapes {crc32(shapes.encode()):08x}"
 
 
 _FUNCTIONS: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}

@@ -156,8 +156,7 @@ def step_items(step: Step, kernel: Compiled, sizes: list[Index]) -> list[Item]:
 
 def call_item(call: HostCall, slots: tuple[int, ...]) -> Item:
     """A call of Python over the buffers of slots."""
-    touched = frozenset(slots)
-    return Item(call.program.name, call, [Row(slots, (), (), 1, 0.0)], touched, touched)
+    return Item(call.program.name, call, [Row(slots, (), (), 1, 0.0)], frozenset(slots), frozenset(slots))
 
 
 def join_tables(items: list[Item], lasting: frozenset[int], sizes: list[Index]) -> list[Item]:

@@ -25,7 +25,7 @@ Shapes = Sequence[Shape]
 DTypes = Sequence[DType]
 
 KINDS = ("sum", "prod", "max", "min")
-"""How elements are combined, in the order of the processes."""
+"""The ways to combine elements, in the order of the processes."""
 
 
 def _first(shapes: Shapes, dtypes: DTypes, **_: Any) -> tuple[Shape, DType]:

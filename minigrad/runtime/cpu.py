@@ -18,7 +18,7 @@ from minigrad.runtime.caches import cache_sizes
 from minigrad.runtime.commands import Executable, Prepared
 from minigrad.runtime.device import Kept, Launch, Program
 from minigrad.runtime.host import HostMemory
-from minigrad.runtime.host_calls import failures, raise_failure
+from minigrad.runtime.host_calls import raise_failure
 from minigrad.runtime.llvm_jit import Jit, Unit
 from minigrad.runtime.pool import Pool
 from minigrad.target import Target
@@ -89,8 +89,7 @@ class CPU(HostMemory):
             start = perf_counter()
             pool.run(prepared.pointer)
             self._elapsed += perf_counter() - start
-        if failures:
-            raise_failure()
+        raise_failure()
 
     def keep(self, launches: list[Launch], memories: list[tuple[int, ...]]) -> KeptTable:
         """A command table that stays, for launches that run again and again."""

@@ -16,7 +16,7 @@ from minigrad.runtime.commands import Executable
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_uint64), ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 
 failures: list[BaseException] = []
-"""What calls of the run that goes on have raised."""
+"""The errors that calls of the run that goes on have raised."""
 
 
 class HostCall(Executable):

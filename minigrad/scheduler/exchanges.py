@@ -1,12 +1,12 @@
 """Exchanges of a schedule: values that processes combine while kernels go on (ops/exchange.py)."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from minigrad.errors import InternalError
-from minigrad.ops.node import Node
+from minigrad.scheduler.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,11 @@ class Exchange:
     channel: int
 
 
-def exchange_of(node: Node, slots: Sequence[int], others: Iterable[Exchange]) -> Exchange:
-    """The exchange that a Node begins, with its operands in these slots, which no other exchange may have."""
+def exchange_of(graph: Graph, k: int, slot: Callable[[int], int], others: Iterable[Exchange]) -> Exchange:
+    """The exchange that Node k begins, with its operands in their slots, which no other exchange may have."""
+    node, slots = graph.nodes[k], tuple([slot(i) for i in graph.inputs[k]])
     taken = {s for e in others for s in e.slots}
     if len(set(slots)) < len(slots) or not taken.isdisjoint(slots):
         raise InternalError(f"[schedule] {node} must not share its operands with another exchange")
     shapes: Any = tuple([n.shape for n in node.inputs])
-    return Exchange(tuple(slots), shapes, node.inputs[0].dtype.name, **node.params)
+    return Exchange(slots, shapes, node.inputs[0].dtype.name, **node.params)

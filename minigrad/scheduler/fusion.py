@@ -16,7 +16,6 @@ Every refusal keeps its reason in `Group.reasons`, which `show(stage="kernels")`
 """
 from __future__ import annotations
 
-from minigrad.ops.exchange import EXCHANGE
 from minigrad.ops.op import Scan
 from minigrad.ops.storage import CONST, IOTA
 from minigrad.scheduler.cost import keys_read_once, measure_axes, moved, refuse_elementwise, refuse_movement
@@ -76,7 +75,7 @@ def forced_roots(graph: Graph, extra: set[int], target: Target) -> set[int]:
             forced.add(peeled(graph, k))
             if node.op.name in ("assign", "scatter"):
                 forced.add(peeled(graph, graph.inputs[k][0]))
-            elif node.op is EXCHANGE:
+            elif node.op.name == "exchange":
                 forced.update(graph.inputs[k])
             elif node.op.name in ATTENTIONS:
                 once = keys_read_once(graph, k, target)

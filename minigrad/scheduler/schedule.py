@@ -15,7 +15,6 @@ from minigrad.config import current
 from minigrad.errors import InternalError, present
 from minigrad.expr import Index, product
 from minigrad.ops import storage
-from minigrad.ops.exchange import EXCHANGE
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Scan
 from minigrad.scheduler.exchanges import Exchange, exchange_of
@@ -210,7 +209,7 @@ class Scheduler:
             nodes, times = self.graph.nodes, self.state.again.times
             return timed_order(needs, {g: max([times[nodes[k]] for k in groups[g].roots]) for g in wanted})
         makes = {g: float(sum([self.graph.sizes[k] for k in groups[g].roots])) for g in wanted}
-        slow = {g for g in wanted if self.graph.nodes[groups[g].roots[0]].op is EXCHANGE}
+        slow = {g for g in wanted if self.graph.nodes[groups[g].roots[0]].op.name == "exchange"}
         return lean_order(needs, wanted, makes, {g: reads[g] for g in wanted}, slow)
 
     def updated(self, k: int) -> int:
@@ -260,9 +259,8 @@ class Scheduler:
             return None
         if graph.nodes[roots[0]].op.name == "copy":
             raise InternalError(f"[schedule] {graph.nodes[roots[0]]} must be realized before")
-        if graph.nodes[roots[0]].op is EXCHANGE:
-            slots = [self.slot(i) for i in graph.inputs[roots[0]]]
-            return self.exchanges.append(exchange_of(graph.nodes[roots[0]], slots, self.exchanges))
+        if graph.nodes[roots[0]].op.name == "exchange":
+            return self.exchanges.append(exchange_of(graph, roots[0], self.slot, self.exchanges))
         if graph.nodes[roots[0]].op.name == "scatter":
             return self.emit_scatter(g, roots[0])
         if graph.nodes[roots[0]].op.name in ATTENTIONS:
