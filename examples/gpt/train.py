@@ -77,9 +77,9 @@ class Trainer:
         except ShapeError as error:
             raise ConfigError(f"--data: the text is too short for --block {o.block}: {error}") from None
         batch = common.share_of_batch(o.batch)
-        order = RandomSampler(training, replacement=True, num_samples=o.steps * batch)
-        self.loader = DataLoader(training, batch, sampler=order, num_workers=o.workers,
-                                 generator=o.seed + distributed.rank())
+        order = RandomSampler(training, replacement=True, num_samples=o.steps * batch,
+                              generator=o.seed + distributed.rank())
+        self.loader = DataLoader(training, batch, sampler=order, num_workers=o.workers, generator=o.seed)
         count = o.evaluate_batches * o.batch
         self.held = DataLoader(held, o.batch, sampler=RandomSampler(held, replacement=True, num_samples=count,
                                                                     generator=1))
