@@ -36,8 +36,15 @@ class NNMixin(Base):
     @as_one_node
     @rounded_as_first
     def _by_statistics(self, weight: Self | None, bias: Self | None, mean: Self, var: Self, eps: float) -> Self:
-        """(x - mean) / sqrt(var + eps) * weight + bias per channel of [N, C, ...]."""
-        return self.batchnorm(weight, bias, mean, (var + eps).rsqrt())
+        """(x - mean) / sqrt(var + eps) * weight + bias per channel of [N, C, ...]: x * scale + shift.
+
+        Scale and shift are values of their own: a kernel would compute them again for each of its register tiles, and a
+        capture for each call.
+        """
+        scale = (var + eps).rsqrt() if weight is None else (var + eps).rsqrt() * weight
+        shift = -mean * scale if bias is None else bias - mean * scale
+        shape = [-1, *[1] * (self.ndim - 2)]
+        return self * scale.contiguous().reshape(*shape) + shift.contiguous().reshape(*shape)
 
     def batchnorm_train(self, weight: Self | None, bias: Self | None, eps: float = 1e-5, axis: int = 1,
                         correction: int = 0) -> tuple[Self, Self, Self]:

@@ -204,7 +204,7 @@ def batch_norm(n: Node) -> Any:
         return [y, (mean * m + new_mean * (1 - m)).cast(mean.dtype), (var * m + new_var * (1 - m)).cast(var.dtype)]
     factor = scale.float() / (var.float() + eps).sqrt() if x.dtype.bits < 64 else scale / (var + eps).sqrt()
     shift = bias - mean * factor
-    return (x * channels(x, factor) + channels(x, shift)).cast(x.dtype)
+    return (x * channels(x, factor.contiguous()) + channels(x, shift.contiguous())).cast(x.dtype)
 
 
 def normalised(x: Tensor, axes: Any, eps: float) -> Tensor:
