@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from conftest import devices
 
-from minigrad import Tensor, config, jit
+from minigrad import Tensor, config, jit, nn
 from minigrad.capture.constants import MOST_CHANGES, derived_bytes
 from minigrad.engine.stats import stats
 
@@ -86,6 +86,38 @@ def test_stages_of_a_kernel_are_taken_apart(rows: int, columns: int) -> None:
     w.assign(w * 2).realize()
     for _ in range(3):
         assert step(x).numpy().tobytes() == (x @ w).numpy().tobytes()
+
+
+def test_a_norm_by_running_statistics_is_one_multiply_add() -> None:
+    """Before: (y - mean) * (1 / sqrt(var + eps) * weight) + bias at each call. After: y * scale + shift, both made once,
+    and again when statistics or weights are others."""
+    convolution, norm, x = nn.Conv2d(3, 5, 3, bias=False), nn.BatchNorm2d(5), tensor(2, 3, 9, 9)
+    state = {"weight": tensor(5), "bias": tensor(5), "running_mean": tensor(5), "running_var": tensor(5).exp()}
+    nn.state.load_state_dict(norm, state, strict=False)
+
+    def network(x: Tensor) -> Tensor:
+        return norm(convolution(x)).relu().realize()
+
+    def expected() -> np.ndarray:
+        mean, var, weight, bias = (t.numpy().astype(np.float64).reshape(-1, 1, 1) for t in (
+            norm.running_mean, norm.running_var, norm.weight, norm.bias))
+        y = convolution(x).numpy().astype(np.float64)
+        return np.maximum((y - mean) / np.sqrt(var + norm.eps) * weight + bias, 0)
+
+    step = jit(network)
+    changes = [lambda: nn.state.load_state_dict(norm, {**state, "running_mean": tensor(5)}, strict=False),
+               lambda: norm.running_var.assign(norm.running_var * 3).realize(), lambda: None]
+    with Tensor.no_grad():
+        for change in changes:
+            for _ in range(3):
+                got = step(x).numpy()
+                assert got.tobytes() == network(x).numpy().tobytes()
+                np.testing.assert_allclose(got, expected(), rtol=1e-4, atol=1e-5)
+            change()
+        bare = jit(lambda x: convolution(x).relu().realize())
+        for _ in range(3):
+            bare(x)
+        assert launches(lambda: step(x)) == launches(lambda: bare(x)) < launches(lambda: network(x))
 
 
 def test_positions_need_no_constant() -> None:

@@ -4,7 +4,7 @@ import gc
 import numpy as np
 import pytest
 
-from minigrad import Tensor, config, jit
+from minigrad import Tensor, config, jit, nn
 from minigrad.capture.constants import MOST_CHANGES, derived_bytes
 from minigrad.engine import compiled
 from minigrad.engine.stats import stats
@@ -37,6 +37,19 @@ def test_replays_equal_eager_bit_for_bit(rows: int) -> None:
         x = tensor(rows, 256)
         assert step(x).numpy().tobytes() == product(x, w).numpy().tobytes()
     assert derived_bytes() - before in (0, NBYTES) and (rows not in (2, 4, 8) or derived_bytes() - before == NBYTES)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16, 17, 24, 33, 64, 197])
+def test_weights_of_linear_layers_equal_eager_bit_for_bit(rows: int) -> None:
+    """They lie along the sum. How many rows have them packed is the processor's affair (test_constant_panels.py)."""
+    layer, before = nn.Linear(256, 320), derived_bytes()
+    step = jit(lambda x: layer(x).gelu().realize())
+    for again in range(3):
+        for _ in range(3):
+            x = tensor(rows, 256)
+            assert step(x).numpy().tobytes() == layer(x).gelu().numpy().tobytes()
+        nn.state.load_state_dict(layer, {"weight": tensor(320, 256), "bias": tensor(320) + again})
+    assert derived_bytes() - before in (0, NBYTES)
 
 
 def packed_bytes(w: Tensor, x: Tensor) -> int:
