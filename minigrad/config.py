@@ -15,7 +15,7 @@
     MINIGRAD_SUB_GROUPS     1: reductions of GPUs join by sub-groups where the device has them: fewer barriers, sums in
                             an order of the device's own                                                   (0)
     MINIGRAD_JIT            0: functions under `jit` run eagerly                                           (1)
-    MINIGRAD_PACKED_MB      memory for what `jit` packs or computes of constants once, 0: none             (256)
+    MINIGRAD_PACKED_MB      memory for what `jit` packs or computes of constants once, 0: none           (256)
     MINIGRAD_LAZY_MB        what values that nobody has read may keep in memory, before they are computed; 0: any (512)
     MINIGRAD_SHARED_MEMORY  0: processes of one machine (minigrad.distributed) send messages instead       (1)
     MINIGRAD_JIT_CHECK      1: compare each replay with an eager run                                       (0)

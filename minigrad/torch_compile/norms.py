@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from minigrad import Tensor
+from minigrad.nn import functional
 from minigrad.torch_compile.node import Node, Operator
 
 Axes = tuple[int, ...]
@@ -88,7 +89,7 @@ def _normalised(x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, bi
 def batch_norm_inference(n: Node, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor,
                          momentum: float, eps: float) -> list[Tensor]:
     """Normalised by running statistics; nothing is saved."""
-    y = _normalised(wide(x), wide(mean), (wide(var) + eps).rsqrt(), weight, bias)
+    y = functional.batch_norm(wide(x), wide(mean), wide(var), weight, bias, eps=eps)
     nothing = Tensor.zeros(0, dtype=wide(mean).dtype, device=x.device)
     return [y, nothing, nothing]
 

@@ -89,8 +89,8 @@ def test_stages_of_a_kernel_are_taken_apart(rows: int, columns: int) -> None:
 
 
 def test_a_norm_by_running_statistics_is_one_multiply_add() -> None:
-    """Before: (y - mean) * (1 / sqrt(var + eps) * weight) + bias at each call. After: y * scale + shift, both made once,
-    and again when statistics or weights are others."""
+    """Before: (y - mean) * (1 / sqrt(var + eps) * weight) + bias at each call. After: y * scale + shift, both made
+    once, and again when statistics or weights are others."""
     convolution, norm, x = nn.Conv2d(3, 5, 3, bias=False), nn.BatchNorm2d(5), tensor(2, 3, 9, 9)
     state = {"weight": tensor(5), "bias": tensor(5), "running_mean": tensor(5), "running_var": tensor(5).exp()}
     nn.state.load_state_dict(norm, state, strict=False)
