@@ -99,8 +99,8 @@ def test_a_norm_by_running_statistics_is_one_multiply_add() -> None:
         return norm(convolution(x)).relu().realize()
 
     def expected() -> np.ndarray:
-        mean, var, weight, bias = (t.numpy().astype(np.float64).reshape(-1, 1, 1) for t in (
-            norm.running_mean, norm.running_var, norm.weight, norm.bias))
+        mean, var, weight, bias = (nn.state.get_state_dict(norm)[name].numpy().astype(np.float64).reshape(-1, 1, 1)
+                                   for name in ("running_mean", "running_var", "weight", "bias"))
         y = convolution(x).numpy().astype(np.float64)
         return np.maximum((y - mean) / np.sqrt(var + norm.eps) * weight + bias, 0)
 

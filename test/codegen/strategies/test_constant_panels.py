@@ -1,4 +1,5 @@
 """Constant matrices in panels: which kernels read them so, what those compute, and by which plans."""
+# mypy: disable-error-code="arg-type,type-var"
 import numpy as np
 import pytest
 from support.packed import AVX2, AVX512, tensor
