@@ -130,8 +130,8 @@ def _kinds(loops: Loops) -> Iterator[str]:
             yield f"bind {kind} {x}: expected a number of iterations that is known, got {count}"
             return
         if kind == "unroll":
-            for s, around in enumerate(loops.around):
-                if space in (0, s) or loops.root.get(x) in around:
+            for s, outside in enumerate(loops.around):
+                if space in (0, s) or loops.root.get(x) in outside:
                     copies[s] *= loops.most(x)
         if kind == "vector":
             if count not in (2, 4, 8, 16):
