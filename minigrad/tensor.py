@@ -34,7 +34,7 @@ from minigrad.ops.storage import ASSIGN, BUFFER, DETACH
 from minigrad.runtime.registry import canonical
 
 _leaves: dict[int, weakref.ref[Tensor]] = {}
-_passed = [0]  # the serial of the last backward pass: Nodes with smaller ones were there before it
+_passed = [0]  # the serial of the last backward pass: Nodes with smaller ones are older
 
 
 @final
@@ -271,9 +271,8 @@ class Tensor(AllMixins):
         return self._set_requires_grad(requires_grad)
 
     def detach(self) -> Self:
-        """The same values, without a gradient. What is realized is not tied to what it was made from any more.
-        What was made with history before the last `backward` is realized here, but in a capture: a loop that hands on
-        the state of an LSTM would else have the graphs of all its steps in one."""
+        """The same values, without a gradient. What is realized is not tied to what it was made from any more. What is
+        older than the last `backward` is realized outside captures: loops that hand on a state get graphs of a step."""
         node = self.node
         if self.needs_grad and node.storage is None and node.serial < _passed[0] and get_ident() not in asked:
             node = self.realize().node
@@ -304,8 +303,7 @@ class Tensor(AllMixins):
             Tensor.realize(*late)
         known = None if create_graph else trace(self.node)
         made_from = known or History(self.node)
-        found = [(t, [n for n in t._gradient_nodes() if n in made_from]) for t in leaves]
-        found = [(t, nodes) for t, nodes in found if nodes]
+        found = [(t, ns) for t in leaves if (ns := [n for n in t._gradient_nodes() if n in made_from])]
         targets = [n for _, nodes in found for n in nodes]
         if not found:
             targets = self._hooked_before(made_from)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import one_in
 from support.paths import TESTS
 
 import minigrad
@@ -113,6 +114,7 @@ def losses(module: ModuleType, framework: Any, tensor: Any, start: list[Any]) ->
         return module.train(*models), weights
 
 
+@one_in(3)
 @pytest.mark.parametrize("name", sorted(path.stem for path in SCRIPTS.glob("*.py")))
 def test_a_script_gives_the_losses_of_torch(name: str) -> None:
     want, start = losses(script(name, False), torch, torch.from_numpy, [])
