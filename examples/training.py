@@ -99,6 +99,21 @@ def share_of_batch(batch: int, parts: int = 1) -> int:
     return batch // parts // distributed.size()
 
 
+@contextmanager
+def inference(model: Any) -> Iterator[None]:
+    """A context in which a model in training behaves as in inference: norms go by running statistics, dropout leaves
+    nothing out. A Module is in the mode that it was given last, others are in that of `Tensor.train(...)`."""
+    is_module = isinstance(model, nn.Module)
+    if is_module:
+        model.eval()
+    try:
+        with Tensor.train(False), Tensor.no_grad():
+            yield
+    finally:
+        if is_module:
+            model.train()
+
+
 def own_random_numbers() -> None:
     """Gives each process but the first a seed of its own, which follows from the one that all have."""
     if distributed.rank():

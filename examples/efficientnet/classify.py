@@ -21,7 +21,7 @@ else:  # from the repository, or installed as minigrad_examples
     from .model import EfficientNet
     from .train import MEAN, STD, build
 
-from minigrad import Tensor, config
+from minigrad import Tensor, config, nn
 from minigrad.cli.outcome import OneLineParser, finish
 from minigrad.data import read_image as read_pixels
 from minigrad.errors import FormatError
@@ -97,6 +97,8 @@ def trained(weights: str, paths: list[str]) -> tuple[Any, np.ndarray, list[str]]
             raise
         raise FormatError(f"{weights}: expected the model.safetensors of a run of train.py, got another file") from None
     load_state_dict(model, safe_load(weights))
+    if isinstance(model, nn.Module):
+        model.eval()
     read = [read_pixels(path, load, "L" if channels == 1 else "RGB") for path in paths]
     start = (load - size) // 2
     pixels = np.stack(read)[:, :, start:start + size, start:start + size].astype(np.float32)

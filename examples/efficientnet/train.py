@@ -243,15 +243,19 @@ class Trainer:
         return result
 
     def _measure(self, x: Tensor, labels: Tensor) -> Tensor:
-        """[sum of losses, correct answers]; labels of -1 do not count."""
+        """[sum of losses, correct answers] in inference; labels of -1 do not count."""
         x = x if x.shape[1] == self.channels else x.expand(-1, self.channels, -1, -1)
-        with Tensor.train(False), Tensor.no_grad(), self.autocast():
-            model = self.model if self.ema is None else self.ema
-            logits = model(aug.normalize(aug.center_crop(x, self.size), MEAN, STD)).float()
+        with self.autocast():
+            logits = self.averaged(aug.normalize(aug.center_crop(x, self.size), MEAN, STD)).float()
         losses = -(logits.log_softmax(1) * aug.one_hot(labels, len(self.classes))).sum()
         return Tensor.stack(losses, (logits.argmax(1) == labels).sum().float())
 
     # Epochs
+
+    @property
+    def averaged(self) -> Any:
+        """The model with the averaged weights, if there are any."""
+        return self.model if self.ema is None else self.ema
 
     def evaluate(self, part: str) -> tuple[float, float]:
         """(mean loss, accuracy) of a data set, of the averaged weights if there are any."""
@@ -264,7 +268,8 @@ class Trainer:
             if spare:
                 x, labels = x.pad((0, 0, 0, 0, 0, 0, 0, spare)), labels.pad((0, spare), value=-1)
                 Tensor.realize(x, labels)
-            found = self.measure(x, labels).tolist()
+            with common.inference(self.averaged):
+                found = self.measure(x, labels).tolist()
             loss, correct = loss + found[0], correct + found[1]
         loss, correct = distributed.all_reduce(Tensor([loss, correct], dtype="float64")).tolist()
         return loss / len(self.sets[part]), correct / len(self.sets[part])

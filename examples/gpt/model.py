@@ -75,13 +75,14 @@ class GPT(nn.Module):
 
 
 def sample(model: GPT, tokens: list[int], count: int, temperature: float, top: int, seed: int) -> list[int]:
-    """`tokens`, and `count` more: each drawn from the `top` likeliest (0: all) at a temperature (0: the likeliest)."""
+    """`tokens`, and `count` more: each drawn from the `top` likeliest (0: all) at a temperature (0: the likeliest). The
+    model is to be in `eval()`."""
     random = np.random.default_rng(seed)
     block = model.sizes.block
 
     @jit
     def last(window: Tensor, at: Tensor) -> Tensor:
-        with Tensor.train(False), Tensor.no_grad():
+        with Tensor.no_grad():
             return model(window)[0].float().gather(0, at.reshape(1, 1).expand(1, model.sizes.vocabulary))[0]
 
     for _ in range(count):

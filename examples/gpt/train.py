@@ -113,13 +113,13 @@ class Trainer:
         return distributed.all_reduce(loss.detach(), "mean")
 
     def _measure(self, x: Tensor, y: Tensor) -> Tensor:
-        with Tensor.train(False), Tensor.no_grad():
-            return self._loss(x, y)
+        return self._loss(x, y)
 
     def validation(self) -> float:
         """The mean loss of the same batches each time."""
         self.held.set_epoch(0)
-        return float(np.mean([self.measure(x, y).item() for x, y in self.held]))
+        with common.inference(self.model):
+            return float(np.mean([self.measure(x, y).item() for x, y in self.held]))
 
     def train(self) -> int:
         """All steps, or what is left of them; 130 where somebody stopped it."""
@@ -188,6 +188,7 @@ def write(model: GPT, vocabulary: Characters, o: argparse.Namespace) -> None:
     """Prints a sample."""
     if o.sample:
         start = [int(t) for t in vocabulary.encode(o.prompt)]
+        model.eval()
         print(vocabulary.decode(sample(model, start, o.sample, o.temperature, o.top, o.seed)), flush=True)
 
 

@@ -59,12 +59,29 @@ def test_a_folder_of_photos_becomes_a_model(photos: Path, tmp_path: Path, capsys
 
     path = str(photos / "red" / "3.png")
     (lines,) = classify.classify([path], weights=str(out / "model.safetensors")).values()
-    model = images.build("cnn", 3, 3, 12, 0.0, False)
+    model = images.build("cnn", 3, 3, 12, 0.0, False).eval()
     minigrad.nn.state.load_state_dict(model, minigrad.nn.state.safe_load(out / "model.safetensors"))
     x = (read_image(path, 14)[None, :, 1:13, 1:13].astype(np.float32) - 127) / 128
     chances = model(Tensor(x)).softmax(1)[0].tolist()
     best = sorted(zip(chances, facts["classes"], strict=True), reverse=True)
     assert lines == [f"{p:7.2%}  {name}" for p, name in best]
+
+
+@pytest.mark.parametrize("ema", ["0", "0.9"])
+def test_norms_are_evaluated_by_running_statistics(ema: str, photos: Path, tmp_path: Path) -> None:
+    """The loss is that of the model in eval(), image by image, and the model is in training again afterwards."""
+    given = options(photos, "--ema", ema, "--output", str(tmp_path))
+    trainer = images.Trainer(options_of(images.parser_of_options(), given))
+    x, y, keys = next(iter(trainer.loader))
+    trainer.step(x, y, keys)
+    loss, accuracy = trainer.evaluate("validation")
+    assert trainer.model.training and trainer.averaged.training
+    model, found = trainer.averaged.eval(), []
+    for pixels, label in (trainer.sets["validation"][k] for k in range(len(trainer.sets["validation"]))):
+        image = (Tensor(pixels[None, :, 1:13, 1:13]).float() - 127) / 128
+        found.append((model(image).log_softmax(1)[0, int(label)].item(), int(model(image).argmax(1).item()) == label))
+    np.testing.assert_allclose((loss, accuracy), (-np.mean([f[0] for f in found]), np.mean([f[1] for f in found])),
+                               rtol=1e-5)
 
 
 class Flat(minigrad.nn.Module):

@@ -24,9 +24,12 @@ SCRIPTS = TESTS / "programs"
 TOLERANCE = {"gan": 1e-9}
 """Two networks against each other let rounding grow from step to step, so that this script is one in float64, which is
 held to more than the others."""
+QUICK = ("cnn", "graph_network", "lstm", "transformer")
+"""The scripts that run by default, and of the others, which compile for half a minute, the first."""
 
 pytestmark = [pytest.mark.usefixtures("on_cpu"),
-              pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")]
+              pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),
+              pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask:UserWarning")]
 
 
 def script(name: str, ours: bool) -> ModuleType:
@@ -114,8 +117,8 @@ def losses(module: ModuleType, framework: Any, tensor: Any, start: list[Any]) ->
         return module.train(*models), weights
 
 
-@one_in(3)
-@pytest.mark.parametrize("name", sorted(path.stem for path in SCRIPTS.glob("*.py")))
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else one_in(99)) for name in sorted(
+    path.stem for path in SCRIPTS.glob("*.py"))])
 def test_a_script_gives_the_losses_of_torch(name: str) -> None:
     want, start = losses(script(name, False), torch, torch.from_numpy, [])
     got, _ = losses(script(name, True), minigrad, minigrad.Tensor, start)
