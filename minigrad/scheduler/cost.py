@@ -9,7 +9,7 @@ from minigrad.expr import Index, Var, bounds, subs, variables
 from minigrad.ops.op import Elementwise, Generate
 from minigrad.scheduler.graph import Graph, numel, size
 from minigrad.scheduler.groups import Accesses, Fusion, Group, used_variables, volume
-from minigrad.scheduler.windows import is_digit, is_scattered, is_spread
+from minigrad.scheduler.windows import is_digit, is_found_once, is_scattered, is_spread, shared_variables
 from minigrad.target import Target
 
 LAUNCH_SECONDS = 2e-6
@@ -145,6 +145,8 @@ def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str
     recompute."""
     if any(is_inside_reduction(state.groups[g], at) for g, at in users.items()) and finishes_reduction(state, k):
         return "it is what follows a reduction that is kept anyway"
+    if len(users) == 1 and state.graph.nodes[k].op.name == "gather" and is_matrix_of_product(state, k, users):
+        return None
     count = state.graph.counts[k]
     evaluations = 0.0
     for g, accesses in users.items():
@@ -170,6 +172,16 @@ def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str
     if extra <= saved:
         return None
     return f"recomputing costs {extra * 1e6:.0f} us, keeping it {saved * 1e6:.0f} us"
+
+
+def is_matrix_of_product(state: Fusion, k: int, users: dict[int, Accesses]) -> bool:
+    """True where a gather looks up a matrix for each of a batch of products: no lane has a place of its own."""
+    for g, accesses in users.items():
+        batch, domain = shared_variables(state, state.groups[g]), frozenset(state.groups[g].domain)
+        for at in accesses:
+            if used_variables(at) <= domain or not is_found_once(state, k, at, batch):
+                return False
+    return True
 
 
 def refuse_movement(state: Fusion, k: int, users: dict[int, Accesses]) -> str | None:

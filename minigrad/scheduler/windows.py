@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.expr import FloorDiv, Index, Mod, Var, variables
 from minigrad.ops.op import Elementwise
-from minigrad.scheduler.groups import Fusion, Group, operand_accesses, used_variables
+from minigrad.scheduler.groups import Fusion, Group, operand_accesses, reduced_index, used_variables
 
 MAX_PLACES = 4
 """The most places at which one node may be read for one element of an operand; beyond that it counts as scattered."""
@@ -44,17 +44,38 @@ def is_scattered(state: Fusion, k: int, group: Group, at: tuple[Index, ...]) -> 
         return False
     found = state.scattered.get((k, axes))
     if found is None:
-        found = state.scattered[k, axes] = not moves_along(state, k, axes)
-    return found
+        found = state.scattered[k, axes] = not moves_along(state, k, axes, at, frozenset())
+    batch = shared_variables(state, group) if found else frozenset[Var]()
+    return found and not (batch and moves_along(state, k, axes, at, batch))
 
 
-def moves_along(state: Fusion, k: int, axes: tuple[int, ...]) -> bool:
+def shared_variables(state: Fusion, group: Group) -> frozenset[Var]:
+    """The index variables along which both factors of a contraction vary, and which are not summed over: those of a
+    batch of products."""
+    found: set[Var] = set()
+    for r in group.reductions:
+        p = state.graph.inputs[r][0]
+        factors = [state.varying[i] for i in state.graph.inputs[p]]
+        if state.graph.nodes[p].op.name != "mul" or any([len(v) != len(state.varying[p]) for v in factors]):
+            continue
+        for at in group.members.get(r, (group.domain,)):
+            if len(at) == len(state.graph.nodes[r].shape):
+                index = reduced_index(state, r, state.graph.nodes[p].shape, at)
+                both = [variables(e) for e, *varies in zip(index, *factors, strict=True) if all(varies)]
+                found.update(*both)
+    return frozenset(found) & frozenset(group.domain)
+
+
+def moves_along(state: Fusion, k: int, axes: tuple[int, ...], place: tuple[Index, ...],
+                batch: frozenset[Var]) -> bool:
     """True where everything that node `k` is computed from is read at places that are linear in its index along `axes`,
     with one coefficient for each. Numbers that are extracted from integers, such as quantised weights, count as
-    linear."""
+    linear. It is read at `place`; what is looked up by variables of a `batch` alone moves along with the others.
+    """
     graph = state.graph
-    at = tuple([Var(f"w{d}", 0, e - 1) for d, e in enumerate(graph.nodes[k].shape)])
-    along = [at[d] for d in axes]
+    at = tuple([Var(f"w{d}", 0, n - 1) if d in axes or not batch else e
+                for d, (e, n) in enumerate(zip(place, graph.nodes[k].shape, strict=True))])
+    along = [v for d in axes for v in (at[d],) if isinstance(v, Var)]
     places: dict[int, set[tuple[Index, ...]]] = {k: {at}}
     steps: dict[Var, int] = {}
     left, linear = [-k], True
@@ -63,12 +84,16 @@ def moves_along(state: Fusion, k: int, axes: tuple[int, ...]) -> bool:
         here, node = places[i], graph.nodes[i]
         if len(here) > MAX_PLACES:
             return False
-        if graph.kinds[i] in ("leaf", "reduce", "special"):
+        if graph.kinds[i] in ("leaf", "reduce", "special") or (i != k and node.op.name == "contiguous"):
             if node.dtype.is_int:
                 return True
             linear = linear and all([_is_linear(e, v, steps) for index in here for e in index for v in along])
         elif node.op.name == "gather" and any([used_variables(index) & set(along) for index in here]):
-            return False
+            if not all([is_found_once(state, i, index, batch) for index in here]):
+                return False
+            if node.dtype.is_int:
+                return True
+            linear = linear and all([_is_linear(e, v, steps) for index in here for e in index for v in along])
         else:
             plain = isinstance(node.op.lower, Elementwise)  # it reads its operands where it is computed
             for j in dict.fromkeys(graph.inputs[i]):
@@ -79,6 +104,14 @@ def moves_along(state: Fusion, k: int, axes: tuple[int, ...]) -> bool:
         if len(places) > MAX_LOOKED_AT:
             return True
     return linear
+
+
+def is_found_once(state: Fusion, k: int, at: tuple[Index, ...], batch: frozenset[Var]) -> bool:
+    """True where a gather, read at `at`, looks places up by the variables of a batch alone: a matrix for each of
+    several products."""
+    varying = state.varying[state.graph.inputs[k][1]]
+    looked = used_variables(tuple([e for e, varies in zip(at, varying, strict=True) if varies]))
+    return bool(looked) and looked <= batch
 
 
 def _is_linear(e: Index, v: Var, steps: dict[Var, int]) -> bool:

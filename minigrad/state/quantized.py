@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -111,7 +112,8 @@ class QuantizedTensor:
         """Some [n, N, K] of several matrices, lazy: the weights of experts."""
         count, panels = self.shape[0], -(-self.shape[1] // PANEL)
         parts = [t.reshape(count, panels, -1, PANEL)[indices].reshape(-1, t.shape[1], PANEL) for t in self.parts]
-        return QuantizedTensor(self.kind, (int(indices.shape[0]), *self.shape[1:]), tuple(parts))
+        shape: tuple[Any, ...] = (*indices.shape, *self.shape[1:])  # how many may be symbolic
+        return QuantizedTensor(self.kind, shape, tuple(parts))
 
     def linear(self, x: Tensor, bias: Tensor | None = None, quantize_activations: bool = False) -> Tensor:
         """x [..., K] times the transposed matrix, plus `bias` [N] if given: [..., N]. Of several matrices, x [E, M, K]

@@ -1,6 +1,7 @@
 """Products of few rows with an operand in interleaved rows, which is read once, front to back, at the speed of memory.
 
     y[m, n0, l] = sum over k of x[m, k] * w[n0, k, l]        l < 16 (or a multiple of the vector width)
+    y[b, m, n0, l] = sum over k of x[b, m, k] * w[i[b], n0, k, l]        for a batch, whose w may be looked up
 
 The streamed operand w may be any expression of loads that step by one with l: weights packed in panels, quantised
 blocks. Lanes go along l, so that there is no horizontal sum; a tile has all rows of x and a few n0, whose streams are
@@ -98,12 +99,16 @@ def recognise_stream(nest: Nest, target: Target) -> Streamed | None:
         return None
     width = lane_width(lane, bodies[0], target)
     streamed = [a for a in found if a.step(lane) == 1]
-    panels = tuple(v for v in domain if v is not lane and any(a.step(v) != 0 for a in streamed))
-    rows = tuple(v for v in domain if v is not lane and v not in panels)
     others = [a for a in found if a.step(lane) == 0]
-    if width < 4 or any(a.step(v) != 0 for a in others for v in (*panels,)):
+    of_w = [v for v in domain if v is not lane and any(a.step(v) != 0 for a in streamed)]
+    panels = tuple([v for v in of_w if all(a.step(v) == 0 for a in others)])
+    rows = tuple([v for v in domain if v is not lane and v not in of_w])
+    if width < 4:
         return None
-    if any(a.step(v) is None for a in found for v in (*domain, *over)) or not all(near(a, over) for a in streamed):
+    batch = frozenset(of_w).difference(panels)  # it may look its w up
+    if any(a.step(v) is None for a in found for v in (*domain, *over) if v not in batch):
+        return None
+    if not all(near(a, over) for a in streamed):
         return None
     count = prod([typical(v) for v in (lane, *panels, *over)])
     many = prod([typical(v) if isinstance(v.hi, int) else MAX_ROWS + 1 for v in rows])

@@ -67,6 +67,24 @@ def test_dequantising_is_part_of_the_product(kind: str) -> None:
     for rows in (1, 4, 16, 64, 256):
         kernels = show(w.linear(Tensor(np.ones((rows, 576), np.float32), device="CPU")), stage="kernels")
         assert kernels.count("kernel ") == 1, kernels
+    several = QuantizedTensor.quantize(rng.standard_normal((3, 64, 576)).astype(np.float32), kind, "CPU")
+    picked = several.pick(Tensor(np.array([2, 0, 1, 2], np.int32), device="CPU"))
+    for rows in (1, 4):
+        kernels = show(picked.linear(Tensor(np.ones((4, rows, 576), np.float32), device="CPU")), stage="kernels")
+        assert kernels.count("kernel ") == 1, kernels
+
+
+def test_matrices_are_looked_up_in_place_for_a_batch_alone() -> None:
+    """Rows of one product that are looked up are copied, as a tile of it takes several."""
+    w = Tensor(rng.standard_normal((5, 192, 256)).astype(np.float32), device="CPU")
+    numbers = Tensor(np.array([4, 0, 2, 4], np.int32), device="CPU")
+    x = Tensor(rng.standard_normal((4, 3, 256)).astype(np.float32), device="CPU")
+    batched = x.matmul(w[numbers].transpose(1, 2))
+    assert show(batched, stage="kernels").count("kernel ") == 1
+    np.testing.assert_allclose(batched.numpy(), x.numpy() @ w.numpy()[numbers.numpy()].swapaxes(1, 2), atol=1e-3)
+    chosen = Tensor(np.arange(0, 960, 2, dtype=np.int32), device="CPU")
+    alone = w.reshape(-1, 256)[chosen].matmul(x.reshape(-1, 256).expand(6, 12, 256).reshape(-1, 256).transpose())
+    assert show(alone, stage="kernels").count("kernel ") == 2
 
 
 @pytest.mark.parametrize("device", devices())
