@@ -18,8 +18,6 @@ from minigrad.expr import Index
 
 PIECE = 512
 """Tokens of a prompt that are fed at once: longer ones take no more memory, and no other plan."""
-SPARSE_PIECE = 4
-"""The same for a model with experts: the matrices that so few tokens choose are picked, and multiplied as they are."""
 WARM_UP_STEPS = 4
 
 
@@ -54,16 +52,16 @@ class Timing:
 class Session:
     """A conversation with a model: the first `position` slots of its cache hold `tokens`.
 
-    Few plans run, however long prompts and conversation get: one for a piece of a prompt, of symbolic length (of
-    SPARSE_PIECE tokens with experts), one for a single token, and one for each number of rows that guessed tokens are
-    verified with. A model with a recurrent state cannot go back: it forgets everything instead, and guesses nothing.
+    Few plans run, however long prompts and conversation get: one for a piece of a prompt, of symbolic length, one for
+    a single token, and one for each number of rows that guessed tokens are verified with. A model with a recurrent
+    state cannot go back: it forgets everything instead, and guesses nothing.
     """
 
     def __init__(self, model: Llama):
         self.model = model
         self.tokens: list[int] = []
         self.timing = Timing()
-        self.piece = min(SPARSE_PIECE if model.sparse else PIECE, model.capacity)
+        self.piece = min(PIECE, model.capacity)
         self._length = Variable("length", 2, max(2, self.piece))
         self._prefill: Callable[..., Tensor] = jit(self._run_prompt)
         self._decode: Callable[..., Tensor] = jit(self._run_token)
@@ -118,8 +116,6 @@ class Session:
             if start and stopped():
                 raise Stopped
             piece = tokens[start:start + self.piece]
-            if self.model.sparse and len(piece) < self.piece:
-                piece = piece[:1]
             with self._whole():
                 values = _checked(self._fed(piece))
             self.tokens += piece
@@ -133,8 +129,7 @@ class Session:
             return self._decode(Tensor(np.array(piece, np.int32)), position)
         padded = np.zeros(self.piece, np.int32)
         padded[:len(piece)] = piece
-        length = len(piece) if self.model.sparse else self._length.bind(len(piece))
-        return self._prefill(Tensor(padded), length, position)
+        return self._prefill(Tensor(padded), self._length.bind(len(piece)), position)
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
@@ -164,7 +159,7 @@ class Session:
         """
         start = time.perf_counter()
         for _ in range(2):  # captured, then replayed
-            for count in (self.piece if self.model.sparse else 2, 1, *rows):
+            for count in (2, 1, *rows):
                 self.position = 0
                 tokens = [0] * min(count, self.model.capacity)
                 if count in rows:

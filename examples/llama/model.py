@@ -13,6 +13,7 @@ import numpy as np
 
 from examples.llama.checkpoint import Weight
 from examples.llama.config import Config, LayerKind, Mixer, Recurrence, Rope
+from examples.llama.experts import blocks_of
 from minigrad import Tensor, Variable, scan
 from minigrad.errors import FormatError
 from minigrad.expr import Index, emax, emin, evaluate
@@ -447,28 +448,24 @@ class MixtureOfExperts:
         scores = biased(x.linear(self.router.float().transpose()), self.router_bias)
         best, chosen = scores.topk(self.experts.used, dim=-1)
         shares = best.softmax(-1) if self.experts.chosen_only else (best - scores.logsumexp(-1, keepdim=True)).exp()
-        each = x.unsqueeze(1)
-        inner = activated(self.product(each, self.gate, chosen), self.product(each, self.up, chosen),
+        blocks = blocks_of(chosen, self.experts.count)
+        each = x[blocks.tokens]
+        inner = activated(self.product(each, self.gate, blocks.experts), self.product(each, self.up, blocks.experts),
                           self.config.activation)
-        mixed = (self.product(inner, self.down, chosen) * shares.unsqueeze(-1)).sum(1)
+        found = self.product(inner, self.down, blocks.experts).reshape(-1, x.shape[1])[blocks.places]
+        mixed = (found * shares.unsqueeze(-1)).sum(1)
         if self.shared is None or self.shared_scale is None:
             return mixed
         return mixed + self.shared(x) * (x * self.shared_scale).sum(1, keepdim=True).sigmoid()
 
-    def product(self, x: Tensor, part: tuple[Weight, Tensor | None], chosen: Tensor) -> Tensor:
-        """x [n, 1 or used, columns] times the matrices of the experts `chosen` [n, used]: [n, used, rows]."""
-        (weight, biases), n, used = part, chosen.shape[0], self.experts.used
-        together = self.experts.count // used  # tokens whose experts are no more than there are
-        if isinstance(weight, QuantizedTensor) and isinstance(n, int):
-            if n > together:
-                return Tensor.cat(*[self.product(x[start:start + together], part, chosen[start:start + together])
-                                    for start in range(0, n, together)])
-            each = x.expand(n, used, x.shape[2]).reshape(n * used, 1, -1)
-            found = weight.pick(chosen.reshape(-1)).linear(each).reshape(n, used, -1)
+    def product(self, x: Tensor, part: tuple[Weight, Tensor | None], experts: Tensor) -> Tensor:
+        """x [blocks, rows, columns] times the matrices of `experts` [blocks]: [blocks, rows, outputs]."""
+        weight, biases = part
+        if isinstance(weight, QuantizedTensor):
+            found = weight.pick(experts).linear(x)
         else:
-            values = weight.dequantize() if isinstance(weight, QuantizedTensor) else weight
-            found = (values[chosen] * x.unsqueeze(2)).sum(-1)
-        return biased(found, None if biases is None else biases[chosen])
+            found = x.matmul(weight[experts].transpose(1, 2))
+        return biased(found, None if biases is None else biases[experts].unsqueeze(1))
 
     def unread(self) -> float:
         """Bytes of weights that one token does not read."""

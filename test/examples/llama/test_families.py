@@ -15,13 +15,14 @@ import pytest
 from conftest import devices, one_in
 
 from examples.llama.checkpoint import Checkpoint, converted
+from examples.llama.experts import ROWS, blocks_of
 from examples.llama.families import HF, family_of
 from examples.llama.generate import Session
 from examples.llama.model import Llama
 from examples.llama.sampling import Sampler
 from examples.llama.speculation import PromptLookup, Speculation
 from examples.llama.weights import load_checkpoint
-from minigrad import Tensor, config
+from minigrad import Tensor, Variable, config
 from minigrad.errors import FormatError, MinigradError
 from minigrad.state import QuantizedTensor, safe_load, safe_save
 
@@ -276,6 +277,47 @@ def test_experts_of_blocks(kind: str, device: str) -> None:
         found, wanted = [fed(Llama(checkpoint.config, tensors, CONTEXT), tokens.tolist(), 16)
                          for tensors in (blocks, values)]
         np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", [name for name in devices() if name != "CL:rusticl"])
+@pytest.mark.parametrize("kind", ["float32", "Q8_0"])
+@one_in(2, "CL:pocl")
+def test_a_prompt_of_experts_is_its_tokens_one_by_one(kind: str, device: str) -> None:
+    """In pieces of odd lengths, where each token chooses one expert and none another one."""
+    tokens = goldens("gpt-oss")["tokens"].tolist()[:21]
+    with config(device=device):
+        checkpoint = load_checkpoint(MODELS / "gpt-oss")
+        tensors = converted(checkpoint.tensors, kind)
+        for name in [name for name in tensors if name.endswith("router_bias")]:
+            tensors[name] = Tensor(np.array([9e3, 0, 0, -9e3], np.float32))
+        whole, single = [Session(Llama(checkpoint.config, tensors, CONTEXT)) for _ in range(2)]
+        start = 0
+        for length in (2, 13, 5, 1):
+            found = whole.feed(tokens[start:start + length])
+            wanted = [single.feed([token]) for token in tokens[start:start + length]][-1]
+            np.testing.assert_allclose(found, wanted, atol=1e-4)
+            start += length
+
+
+@pytest.mark.parametrize("device", [name for name in devices() if name != "CL:rusticl"])
+@pytest.mark.parametrize("count, used", [(1, 1), (5, 2), (32, 4), (3, 3)])
+@one_in(3, "CL:pocl")
+def test_blocks_have_one_expert_each(count: int, used: int, device: str) -> None:
+    """Each token meets the experts that it chose, in rows of its own; of known and of symbolic length."""
+    rng, length = np.random.default_rng(0), Variable("length", 2, 70)
+    for n in (1, 2, 3, 37, 70):
+        chosen = np.argsort(rng.random((n, count)), axis=1)[:, :used].astype(np.int32)
+        padded = np.concatenate([chosen, np.zeros((70 - n, used), np.int32)])
+        with config(device=device):
+            known, symbolic = Tensor(chosen), Tensor(padded)
+            for given in (known, symbolic[:length.bind(n)]) if n > 1 else (known,):
+                blocks = blocks_of(given, count)
+                experts, tokens, places = [t.numpy() for t in (blocks.experts, blocks.tokens, blocks.places)]
+                assert len(np.unique(places)) == n * used
+                np.testing.assert_array_equal(experts[places // tokens.shape[1]], chosen)
+                np.testing.assert_array_equal(tokens.reshape(-1)[places], np.repeat(np.arange(n)[:, None], used, 1))
+                assert (experts < count).all() and (tokens < n).all()
+                assert len(experts) <= n * used / ROWS + min(count, n * used)
 
 
 def test_experts_of_one_tensor_with_gate_above_up(tmp_path: Path) -> None:
