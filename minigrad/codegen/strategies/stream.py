@@ -1,7 +1,7 @@
 """Products of few rows with an operand in interleaved rows, which is read once, front to back, at the speed of memory.
 
     y[m, n0, l] = sum over k of x[m, k] * w[n0, k, l]        l < 16 (or a multiple of the vector width)
-    y[b, m, n0, l] = sum over k of x[b, m, k] * w[i[b], n0, k, l]        for a batch, whose w may be looked up
+    y[b, m, n0, l] = sum over k of x[b, m, k] * w[i[b], n0, k, l]        for a batch that looks its w up
 
 The streamed operand w may be any expression of loads that step by one with l: weights packed in panels, quantised
 blocks. Lanes go along l, so that there is no horizontal sum; a tile has all rows of x and a few n0, whose streams are
@@ -100,12 +100,11 @@ def recognise_stream(nest: Nest, target: Target) -> Streamed | None:
     width = lane_width(lane, bodies[0], target)
     streamed = [a for a in found if a.step(lane) == 1]
     others = [a for a in found if a.step(lane) == 0]
-    of_w = [v for v in domain if v is not lane and any(a.step(v) != 0 for a in streamed)]
-    panels = tuple([v for v in of_w if all(a.step(v) == 0 for a in others)])
-    rows = tuple([v for v in domain if v is not lane and v not in of_w])
-    if width < 4:
+    batch = [v for v in domain if any(a.step(v) is None for a in streamed)]  # it looks its w up
+    panels = tuple([v for v in domain if v not in (lane, *batch) and any(a.step(v) != 0 for a in streamed)])
+    rows = tuple([v for v in domain if v not in (lane, *batch, *panels)])
+    if width < 4 or any(a.step(v) != 0 for a in others for v in panels):
         return None
-    batch = frozenset(of_w).difference(panels)  # it may look its w up
     if any(a.step(v) is None for a in found for v in (*domain, *over) if v not in batch):
         return None
     if not all(near(a, over) for a in streamed):
