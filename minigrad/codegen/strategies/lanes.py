@@ -33,7 +33,7 @@ def compute_types(nest: Nest) -> set[DType]:
         if isinstance(s, Nest):
             found |= compute_types(s)
         else:
-            found |= {v.dtype.compute for v in walk(s.value) if v.op not in ("const", "index")}
+            found |= {v.dtype.compute for v in walk(s.value) if v is s.value or v.op not in ("const", "index")}
     return found
 
 
