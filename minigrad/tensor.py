@@ -19,7 +19,7 @@ from minigrad.engine.transfer import download, leaf_of, wrap
 from minigrad.errors import CaptureError, DTypeError, MinigradError, ShapeError
 from minigrad.graph.autodiff import History
 from minigrad.graph.autodiff import gradient as gradient_nodes
-from minigrad.graph.trace import Trace, gradients, trace
+from minigrad.graph.trace import Trace, gradients, reaches_back, trace
 from minigrad.handles import ask, asked, changed, changed_by_user, forget, handles, live, register
 from minigrad.mixins.all import AllMixins
 from minigrad.mixins.base import Base, as_tensor, broadcast_shapes, flat
@@ -298,9 +298,10 @@ class Tensor(AllMixins):
         """
         seed = None if gradient is None else as_tensor("backward", gradient).node
         leaves = [t for t in [r() for r in list(_leaves.values())] if t is not None]
-        late = [t for t in leaves if t.node.storage is None and t.node.serial > _passed[0] > 0]
-        if late and get_ident() not in asked:  # updated by hand, in a loop without an optimizer to realize them
-            Tensor.realize(*late)
+        if get_ident() not in asked:
+            for t in leaves:
+                if reaches_back(t.node, _passed[0]):  # updated by hand, which no step of an optimizer realizes
+                    t.realize()
         known = None if create_graph else trace(self.node)
         made_from = known or History(self.node)
         found = [(t, ns) for t in leaves if (ns := [n for n in t._gradient_nodes() if n in made_from])]

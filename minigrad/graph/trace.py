@@ -117,3 +117,18 @@ def gradients(made_from: History | Trace, targets: list[Node], seed: Node | None
             return made_from.gradients(targets, seed)
         made_from = History(made_from.output)
     return iter(gradient(made_from, targets, seed))
+
+
+def reaches_back(node: Node, serial: int) -> bool:
+    """True where a Node with inputs that is not realized, or one that it is made from, has a smaller serial number."""
+    seen: set[Node] = set()
+    stack = [node]
+    while stack:
+        n = stack.pop()
+        if n in seen or n.storage is not None or not n.inputs:
+            continue
+        if n.serial < serial:
+            return True
+        seen.add(n)
+        stack += n.inputs
+    return False
