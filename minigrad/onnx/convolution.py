@@ -202,9 +202,8 @@ def batch_norm(n: Node) -> Any:
         y = (here - channels(x, new_mean)) / (channels(x, new_var) + eps).sqrt()
         y = (y * channels(x, scale) + channels(x, bias)).cast(x.dtype)
         return [y, (mean * m + new_mean * (1 - m)).cast(mean.dtype), (var * m + new_var * (1 - m)).cast(var.dtype)]
-    factor = scale.float() / (var.float() + eps).sqrt() if x.dtype.bits < 64 else scale / (var + eps).sqrt()
-    shift = bias - mean * factor
-    return (x * channels(x, factor.contiguous()) + channels(x, shift.contiguous())).cast(x.dtype)
+    y = F.batch_norm(*[t.cast(x.dtype.compute) for t in (x, mean, var, scale, bias)], eps=eps)
+    return y.cast(x.dtype)
 
 
 def normalised(x: Tensor, axes: Any, eps: float) -> Tensor:
