@@ -16,6 +16,12 @@ from minigrad.optim.statistics import note_moved
 from minigrad.tensor import Tensor
 
 
+def towards(old: Tensor, new: Tensor, momentum: float | None, count: Tensor) -> Tensor:
+    """A running statistic moved by `momentum` towards that of a batch; without one, the mean of the `count` batches
+    before and this one."""
+    return old + (new - old) / (count + 1).cast(old.dtype) if momentum is None else old.moved(new, momentum)
+
+
 class _ChannelNorm(Layer):
     """A scale and a shift per channel if `affine`, and running statistics of the channels if they are tracked.
     `positions`: how many further axes an input may have, any number for none."""
@@ -55,10 +61,8 @@ class _ChannelNorm(Layer):
         momentum = self.momentum
 
         def moved(mean: Tensor, var: Tensor, count: Tensor, x: Tensor) -> list[Tensor]:
-            pairs = zip((mean, var), statistics(x), strict=True)
-            if momentum is None:
-                return [old + (new - old) / (count + 1).cast(old.dtype) for old, new in pairs]
-            return [old.moved(new, momentum) for old, new in pairs]
+            return [towards(old, new, momentum, count)
+                    for old, new in zip((mean, var), statistics(x), strict=True)]
 
         running = self.running_mean, self.running_var
         new = as_block(statistics.__name__, momentum, moved, *running, self.num_batches_tracked, x, detached=True)
@@ -105,11 +109,11 @@ class BatchNorm(_ChannelNorm):
 
 def _of_batch(x: Tensor) -> tuple[Tensor, Tensor]:
     """The mean and the unbiased variance of each channel of [N, C, ...]."""
-    x, axes = _wide(x), (0, *range(2, x.ndim))
+    x, axes = wide(x), (0, *range(2, x.ndim))
     return x.mean(axes), x.var(axes)
 
 
-def _wide(x: Tensor) -> Tensor:
+def wide(x: Tensor) -> Tensor:
     """These numbers in the type that statistics are kept in: half types as float32."""
     x = x._as_float()
     return x.cast(x.dtype.compute)
@@ -242,7 +246,7 @@ class InstanceNorm(_ChannelNorm):
 
 def _of_instances(x: Tensor) -> tuple[Tensor, Tensor]:
     """Of each channel of [N, C, ...] the mean, and the mean of the unbiased variances of all N."""
-    flat = _wide(x).flatten(2)
+    flat = wide(x).flatten(2)
     return flat.mean((0, 2)), flat.var(2).mean(0)
 
 

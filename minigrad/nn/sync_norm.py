@@ -6,7 +6,7 @@ from typing import Any
 from minigrad.distributed import reduced, size
 from minigrad.errors import MinigradError, ShapeError
 from minigrad.mixins.modes import of_modules
-from minigrad.nn.norm import BatchNorm
+from minigrad.nn.norm import BatchNorm, towards, wide
 from minigrad.optim.statistics import note_moved
 from minigrad.state.tree import children_of
 from minigrad.tensor import Tensor
@@ -33,11 +33,11 @@ class SyncBatchNorm(BatchNorm):
         local = x.numel() // channels
         if not isinstance(local, int):
             raise ShapeError(f"[SyncBatchNorm] expected a shape without Variables, got {list(x.shape)}")
-        wide = x.cast(x.dtype.compute)
-        sums = reduced(Tensor.cat(wide.sum(axes), Tensor([float(local)], dtype=wide.dtype, device=x.device)))
+        whole = wide(x)
+        sums = reduced(Tensor.cat(whole.sum(axes), Tensor([float(local)], dtype=whole.dtype, device=x.device)))
         count, shape = sums[channels:], (1, channels, *[1] * (x.ndim - 2))
         mean = sums[:channels] / count
-        centred = wide - mean.reshape(*shape)
+        centred = whole - mean.reshape(*shape)
         var = reduced((centred * centred).sum(axes)) / count
         if self.track_running_stats:
             with Tensor.no_grad():
@@ -50,10 +50,9 @@ class SyncBatchNorm(BatchNorm):
     def _follow(self, mean: Tensor, var: Tensor) -> None:
         """Moves the running statistics towards these."""
         batches = self.num_batches_tracked
-        batches.assign(batches + 1)
         for old, new in ((self.running_mean, mean), (self.running_var, var)):
-            share = batches.cast(old.dtype).reciprocal() if self.momentum is None else self.momentum
-            old.assign(old + (new.cast(old.dtype) - old) * share)
+            old.assign(towards(old, new.cast(old.dtype), self.momentum, batches))
+        batches.assign(batches + 1)
         note_moved(self.running_mean, self.running_var, batches)
 
     @classmethod
