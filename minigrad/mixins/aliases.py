@@ -159,7 +159,10 @@ class AliasMixin(Base):
 
     def type(self, dtype: Any = None) -> Any:
         """In another type, which may be one such as LongTensor; without one, the name of this one."""
-        return self.dtype.name if dtype is None else self.cast(getattr(dtype, "dtype", dtype))
+        if dtype is None:
+            return self.dtype.name
+        of_tensors = getattr(dtype, "dtype", None)
+        return self.cast(of_tensors if isinstance(of_tensors, DType) else dtype)
 
     # Products
 
