@@ -246,15 +246,15 @@ class Trainer:
         """[sum of losses, correct answers] in inference; labels of -1 do not count."""
         x = x if x.shape[1] == self.channels else x.expand(-1, self.channels, -1, -1)
         with self.autocast():
-            logits = self.averaged(aug.normalize(aug.center_crop(x, self.size), MEAN, STD)).float()
+            logits = self.evaluated(aug.normalize(aug.center_crop(x, self.size), MEAN, STD)).float()
         losses = -(logits.log_softmax(1) * aug.one_hot(labels, len(self.classes))).sum()
         return Tensor.stack(losses, (logits.argmax(1) == labels).sum().float())
 
     # Epochs
 
     @property
-    def averaged(self) -> Any:
-        """The model with the averaged weights, if there are any."""
+    def evaluated(self) -> Any:
+        """The model, or that of the averaged weights where there are such."""
         return self.model if self.ema is None else self.ema
 
     def evaluate(self, part: str) -> tuple[float, float]:
@@ -263,14 +263,14 @@ class Trainer:
         loss, correct, batch = 0.0, 0.0, common.share_of_batch(self.o.batch)
         own = range(distributed.rank(), len(self.sets[part]), distributed.size())
         loader: Iterable[Any] = DataLoader(self.sets[part], batch, sampler=own, num_workers=self.o.workers)
-        for x, labels in tqdm(loader, desc=part, leave=False, disable=bool(distributed.rank()) or None):
-            spare = batch - len(labels)  # one shape, one capture
-            if spare:
-                x, labels = x.pad((0, 0, 0, 0, 0, 0, 0, spare)), labels.pad((0, spare), value=-1)
-                Tensor.realize(x, labels)
-            with common.inference(self.averaged):
+        with common.inference(self.evaluated):
+            for x, labels in tqdm(loader, desc=part, leave=False, disable=bool(distributed.rank()) or None):
+                spare = batch - len(labels)  # one shape, one capture
+                if spare:
+                    x, labels = x.pad((0, 0, 0, 0, 0, 0, 0, spare)), labels.pad((0, spare), value=-1)
+                    Tensor.realize(x, labels)
                 found = self.measure(x, labels).tolist()
-            loss, correct = loss + found[0], correct + found[1]
+                loss, correct = loss + found[0], correct + found[1]
         loss, correct = distributed.all_reduce(Tensor([loss, correct], dtype="float64")).tolist()
         return loss / len(self.sets[part]), correct / len(self.sets[part])
 

@@ -520,7 +520,6 @@ class Llama:
         self.norm = weights.vector("norm", config.width)
         self.tables = [rotary_table(rope, config.head_size, self.capacity) for rope in config.ropes]
         self.recurrent = any([isinstance(layer.mixer, GatedDelta | StateSpace) for layer in self.layers])
-        self.sparse = any([isinstance(layer.feed_forward, MixtureOfExperts) for layer in self.layers])
         self.position = Variable("position", 0, self.capacity - 1)
         self.length = Variable("length", 2, max(2, self.capacity))
 

@@ -75,8 +75,8 @@ def test_norms_are_evaluated_by_running_statistics(ema: str, photos: Path, tmp_p
     x, y, keys = next(iter(trainer.loader))
     trainer.step(x, y, keys)
     loss, accuracy = trainer.evaluate("validation")
-    assert trainer.model.training and trainer.averaged.training
-    model, found = trainer.averaged.eval(), []
+    assert trainer.model.training and trainer.evaluated.training
+    model, found = trainer.evaluated.eval(), []
     for pixels, label in (trainer.sets["validation"][k] for k in range(len(trainer.sets["validation"]))):
         image = (Tensor(pixels[None, :, 1:13, 1:13]).float() - 127) / 128
         found.append((model(image).log_softmax(1)[0, int(label)].item(), int(model(image).argmax(1).item()) == label))
