@@ -62,8 +62,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def one_in(n: int, name: str = "") -> pytest.MarkDecorator:
     """Every n-th of the cases of a test, the first among them; with a name only the cases with it in their ids are
-    thinned. `--all` runs each. For cases that differ by what other tests have in full: PoCL takes 0.3 s of a processor
-    for a build and 0.1 s for a kernel, a hundred times what the CPU device and rusticl do. An `n` without a divisor in
+    thinned. `--all` runs each. For cases that differ by what other tests have in full, on PoCL above all, whose
+    builds and kernels take the longest by far. An `n` without a divisor in
     common with the lengths of the other axes keeps each of their values."""
     return pytest.mark.one_in(n, name)
 

@@ -123,4 +123,4 @@ def test_a_script_gives_the_losses_of_torch(name: str) -> None:
     want, start = losses(script(name, False), torch, torch.from_numpy, [])
     got, _ = losses(script(name, True), minigrad, minigrad.Tensor, start)
     assert len(want) >= 50 and np.isfinite(want).all() and len(set(want)) > 40
-    np.testing.assert_allclose(got, want, rtol=TOLERANCE.get(name, 1e-3), atol=0 if name in TOLERANCE else 1e-5)
+    np.testing.assert_allclose(got, want, rtol=TOLERANCE.get(name, 1e-3))
