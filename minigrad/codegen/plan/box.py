@@ -55,8 +55,11 @@ def box(loops: Loops, step: Stage | Results, itemsize: int) -> Box:
     if items:
         lengths[-1] += PADDING // itemsize
     pitches: list[Index] = []
+    steps = True  # of a sum, and none of its rows: a microkernel takes them all evenly apart
     for c, n in zip(reversed(step.layout), reversed(lengths), strict=True):
-        if apart and isinstance(size, int) and size >= line and len(terms_of(c)) == 1 and not loops.fused.member(c):
+        steps = steps and bool(loops.space.get(c))
+        if (apart and not steps and isinstance(size, int) and size >= line and len(terms_of(c)) == 1
+                and not loops.fused.member(c)):
             size, apart = (-(-size // line) | 1) * line, False
         pitches.insert(0, size)
         size = size * n
