@@ -195,8 +195,8 @@ def _lanes(steps: Steps, axes: list[Axis], axis: Axis, target: Target) -> int:
         most = min(axis.extent, target.max_group, ITEMS, room(target) // max(alone, 1))
         return 1 << max(most, 1).bit_length() - 1
     lanes = 1 if target.is_gpu else target.lanes(max([32, *[p.dtype.compute.bits for p in steps.state]]))
-    most = next((v * lanes for v in VECTORS if v * lanes * alone <= target.l1 * ROOM), lanes)
-    most = min(most, 16) if target.language == "opencl" else most
+    several = () if target.language == "opencl" else VECTORS
+    most = next((v * lanes for v in several if v * lanes * alone <= target.l1 * ROOM), lanes)
     return 1 << min(most, axis.extent).bit_length() - 1
 
 
