@@ -298,10 +298,9 @@ class Tensor(AllMixins):
         """
         seed = None if gradient is None else as_tensor("backward", gradient).node
         leaves = [t for t in [r() for r in list(_leaves.values())] if t is not None]
-        if get_ident() not in asked:
-            for t in leaves:
-                if reaches_back(t.node, _passed[0]):  # updated by hand, which no step of an optimizer realizes
-                    t.realize()
+        late = [] if get_ident() in asked else [t for t in leaves if reaches_back(t.node, _passed[0])]
+        for t in late:  # updated by hand, which no step of an optimizer realizes
+            t.realize()
         known = None if create_graph else trace(self.node)
         made_from = known or History(self.node)
         found = [(t, ns) for t in leaves if (ns := [n for n in t._gradient_nodes() if n in made_from])]
