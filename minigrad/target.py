@@ -18,7 +18,8 @@ class Target:
     work-item's loops end, wherever they are. `gflops`, `gb_s` and `launch_us` are measured: float32 operations in 1e9
     per second, bytes copied in 1e9 per second, microseconds per launch; 0.0 if they were not. `sub_group` is how many
     neighbouring work-items make a sub-group, 0 where that is not one number. `plans` are texts of users' plans by the
-    names of kernels, no fact but as much part of every key.
+    names of kernels, no fact but as much part of every key; nor is `widest`, the bits of a kernel's widest type where
+    all its vectors are to fit a register.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Target:
     sub_group: int = 0
     host: str = ""
     plans: tuple[tuple[str, str], ...] = ()
+    widest: int = 1
 
     @property
     def is_gpu(self) -> bool:
@@ -52,4 +54,4 @@ class Target:
 
     def lanes(self, bits: int) -> int:
         """The number of elements of `bits` bits that fit one vector register, at least 1."""
-        return max(1, self.vector_bytes * 8 // bits)
+        return max(1, self.vector_bytes * 8 // max(bits, self.widest))

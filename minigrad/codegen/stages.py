@@ -53,6 +53,7 @@ from minigrad.codegen.strategies.build_window import build_window
 from minigrad.codegen.strategies.build_window_groups import build_window_groups
 from minigrad.codegen.strategies.choose import choose_plans, is_row_kernel
 from minigrad.codegen.strategies.cut import cut_columns
+from minigrad.codegen.strategies.lanes import compute_types
 from minigrad.codegen.strategies.plan import (
     AnyPlan,
     AttentionDecodePlan,
@@ -106,6 +107,9 @@ class Staged:
 def stages_of(kernel: Kernel, target: Target) -> Staged:
     """The stages by which `kernel` runs on `target`. All that is run or shown comes from here: a failure is an
     InternalError with the kernel's text."""
+    if target.language == "opencl" and not target.is_gpu:  # drivers disagree with themselves on how others are passed
+        types = set[DType]().union(*map(compute_types, kernel.nests))
+        target = replace(target, widest=max([t.bits for t in types], default=1))
     with reporting(lambda: print_kernel(kernel)):
         return _stages_of(kernel, target) if kernel.steps is None else _stages_of_steps(kernel, target)
 

@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from support import render_cases
+from support.golden_plans import TARGETS
 from support.render_cases import CASES, Case
 
 from minigrad import config
 from minigrad.codegen.ir.text import parse_function
+from minigrad.codegen.kernel_text import parse_kernel
 from minigrad.codegen.render.opencl import render_opencl
 from minigrad.codegen.render.opencl_language import uses_double
+from minigrad.codegen.stages import stages_of
 from minigrad.errors import DeviceError
 from minigrad.runtime.opencl_build import Builder, build_quietly
 from minigrad.runtime.opencl_devices import DeviceInfo, devices
@@ -147,3 +150,23 @@ def test_functions_of_four_bits_are_looked_up_or_computed(info, feature):
 def test_other_functions_of_four_bits_are_computed():
     source = source_of(FOUR_BITS.replace("- 8)", "* 3)"))
     assert "of_four_bits" not in source
+
+
+MIXED = """kernel mixed(out o0: f32[1, 3], p0: f32[1, 5], p1: i64[1], p2: f32[5, 3])
+  for i1<3:
+    t0 = sum(r0<5: where(i64(index(r0)) != p1[0], p0[0, r0] / 3.0, p0[0, r0]) * p2[r0, i1])
+    o0[0, i1] = t0
+"""
+FILLED = """kernel filled(out o0: i64[64])
+  for i0<64:
+    o0[i0] = 9:i64
+"""
+
+
+@pytest.mark.parametrize("text", [MIXED, FILLED])
+def test_vectors_fit_a_register_whatever_else_a_kernel_has(text):
+    """A driver that takes the processor for an older one passes wider vectors to its functions by two conventions."""
+    target = replace(TARGETS["pocl"], vector_bytes=32)
+    stage, = stages_of(parse_kernel(text), target).stages
+    source = render_opencl(stage.function, target).source
+    assert re.search(r"\blong4\b", source) and not re.search(OF_64_BYTES, source)
