@@ -46,7 +46,7 @@ def lite0(f: Any, classes: int, size: int = 128) -> Any:
         return [*pads, nn.Conv2d(a, b, kernel, stride, groups=groups, bias=False),
                 nn.BatchNorm2d(b, eps=1e-3, momentum=0.01)]
 
-    class Block(nn.Module):  # type: ignore[misc, name-defined]
+    class Block(nn.Module):  # type: ignore[name-defined]
         def __init__(self, a: int, b: int, stage: Any, stride: int, at: int):
             super().__init__()
             hidden = a * stage.expansion
@@ -179,15 +179,15 @@ def compare(o: argparse.Namespace, torch: Any) -> None:
             order = rng.permutation(len(train[1]))[:steps * o.batch].reshape(steps, o.batch)
             flips = rng.random(order.shape) < flip
             row = {name: (side.epoch(train, order, flips), side.accuracy(test)) for name, side in sides.items()}
-            for name, (s, _) in row.items():
-                seconds[name].append(s)
+            for name, (spent, _) in row.items():
+                seconds[name].append(spent)
             print(f"seed {seed} epoch {epoch + 1}: " + ", ".join(
                 f"{name} {s:.1f} s, {100 * a:.2f}%" for name, (s, a) in row.items()), flush=True)
-        for name, (_, a) in row.items():
-            found[name].append(100 * a)
-    for name, a in found.items():
-        print(f"{name}: {statistics.mean(a):.2f}% of the test set (least {min(a):.2f}, most {max(a):.2f}), least epoch "
-              f"{min(seconds[name]):.1f} s, median {statistics.median(seconds[name]):.1f}")
+        for name, side in sides.items():
+            found[name].append(100 * side.accuracy(test))
+    for name, shares in found.items():
+        print(f"{name}: {statistics.mean(shares):.2f}% of the test set ({min(shares):.2f} to {max(shares):.2f}), "
+              f"least epoch {min(seconds[name]):.1f} s, median {statistics.median(seconds[name]):.1f}")
     print(f"torch's time over ours: least {min(seconds['torch']) / min(seconds['minigrad']):.2f}, median "
           f"{statistics.median(seconds['torch']) / statistics.median(seconds['minigrad']):.2f}")
 

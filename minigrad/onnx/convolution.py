@@ -202,8 +202,8 @@ def batch_norm(n: Node) -> Any:
         y = (here - channels(x, new_mean)) / (channels(x, new_var) + eps).sqrt()
         y = (y * channels(x, scale) + channels(x, bias)).cast(x.dtype)
         return [y, (mean * m + new_mean * (1 - m)).cast(mean.dtype), (var * m + new_var * (1 - m)).cast(var.dtype)]
-    y = F.batch_norm(*[t.cast(x.dtype.compute) for t in (x, mean, var, scale, bias)], eps=eps)
-    return y.cast(x.dtype)
+    wide, mean, var, scale, bias = [t.cast(x.dtype.compute) for t in (x, mean, var, scale, bias)]
+    return F.batch_norm(wide, mean, var, scale, bias, eps=eps).cast(x.dtype)
 
 
 def normalised(x: Tensor, axes: Any, eps: float) -> Tensor:
