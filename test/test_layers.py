@@ -178,6 +178,10 @@ def modules_of(tree: ast.AST, package: str, modules: set[str]) -> set[str]:
 
 def circles(graph: dict[str, set[str]]) -> list[set[str]]:
     """The sets of modules that reach each other."""
+    graph = dict(graph)
+    while ends := [m for m, targets in graph.items() if not targets & graph.keys()]:
+        for m in ends:
+            del graph[m]
     reached = {m: _reached(graph, m) for m in graph}
     together = {frozenset(n for n in reached[m] if m in reached[n]) for m in graph}
     return [set(c) for c in together if c]

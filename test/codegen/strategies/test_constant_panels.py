@@ -67,9 +67,10 @@ def test_a_matrix_that_is_read_both_ways_stays() -> None:
 def test_panels_compute_the_same(rows: int, lies: str, target: Target) -> None:
     kernel = last_kernel(product(rows, lies).relu() + tensor(256), target)
     made = panelled(kernel, frozenset({"p1"}), target)
-    if made is None:
-        assert (rows, lies) in ((4, ALONG), (16, ACROSS), (18, ACROSS), (18, ALONG))
+    if (rows, lies) in ((4, ALONG), (18, ACROSS)):  # read as they lie as fast
+        assert made is None
         return
+    assert made is not None
     arrays = {p.name: rng.standard_normal(p.shape).astype(np.float32) for p in kernel.params}
     packed = {"p0": arrays["p1"], "o0": np.zeros(made.pack.params[0].shape, np.float32)}
     interpret_kernel(made.pack, packed)
