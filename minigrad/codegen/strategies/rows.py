@@ -10,7 +10,7 @@ from minigrad.codegen.plan.spaces import is_sum
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.strategies.access import Access, accesses, extent, value_accesses
 from minigrad.codegen.strategies.lanes import best_lane, domain_order, memory_cost, parallel_prefix, widths
-from minigrad.codegen.strategies.reduction import chains
+from minigrad.codegen.strategies.reduction import chains, small_loops
 from minigrad.expr import Var
 from minigrad.target import Target
 
@@ -20,6 +20,8 @@ def plan(nest: Nest, target: Target) -> Plan:
     order = domain_order(nest, found)
     options = widths(nest, target) if not target.is_gpu else []
     inner = [choice for loops, touched in inner_loops(nest) for choice in inner_lane(loops, touched, options)]
+    unroll = {name for loops, _ in inner_loops(nest) for name in small_loops(loops)} if not any(
+        [width > 1 for _, width, _ in inner]) else set[str]()
     best = best_lane([(v, True) for v in nest.domain], found, options)
     lanes, width = "", 1
     if best is not None and best[2] < inner_cost(nest, inner):
@@ -28,7 +30,8 @@ def plan(nest: Nest, target: Target) -> Plan:
     counts = [ceil(extent(v) / (width if v.name == lanes else 1)) for v in order]
     return general_plan("rows", nest, Choice(
         tuple([v.name for v in order]), parallel_prefix(counts, target), lanes=lanes, width=width,
-        inner={name: (lanes, chains) for name, lanes, chains in inner}))
+        inner={name: (lanes, chains) for name, lanes, chains in inner if name not in unroll},
+        unroll=frozenset(unroll)))
 
 
 def inner_loops(nest: Nest) -> Iterator[tuple[tuple[Var, ...], Sequence[Access]]]:
