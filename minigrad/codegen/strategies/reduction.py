@@ -1,6 +1,7 @@
 """Reductions without reuse: lanes along the contiguous axis, enough independent chains to hide latency."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil
 
 from minigrad.codegen.kernel import Nest
@@ -8,6 +9,7 @@ from minigrad.codegen.plan.general import Choice, general_plan
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.strategies.access import accesses, extent, reductions
 from minigrad.codegen.strategies.lanes import best_lane, domain_order, parallel_prefix, widths
+from minigrad.expr import Var
 from minigrad.target import Target
 
 CHAINS = 4
@@ -54,8 +56,8 @@ def same_place(reduced: list, name: str, width: int) -> list[tuple[str, int, int
             for r in reduced if place < len(r.over) and extent(r.over[place]) >= width]
 
 
-def small_loops(over: list) -> tuple[str, ...]:
-    """Innermost reduction variables that are written out."""
+def small_loops(over: Sequence[Var]) -> tuple[str, ...]:
+    """The innermost of these variables, of a sum or an inner domain, whose loops are written out."""
     names: list[str] = []
     total = 1
     for v in reversed(over):

@@ -20,8 +20,9 @@ def plan(nest: Nest, target: Target) -> Plan:
     order = domain_order(nest, found)
     options = widths(nest, target) if not target.is_gpu else []
     inner = [choice for loops, touched in inner_loops(nest) for choice in inner_lane(loops, touched, options)]
-    unroll = {name for loops, _ in inner_loops(nest) for name in small_loops(loops)} if not any(
-        [width > 1 for _, width, _ in inner]) else set[str]()
+    unroll = set[str]()
+    if all([width == 1 for _, width, _ in inner]):
+        unroll = {name for loops, _ in inner_loops(nest) for name in small_loops(loops)}
     best = best_lane([(v, True) for v in nest.domain], found, options)
     lanes, width = "", 1
     if best is not None and best[2] < inner_cost(nest, inner):
