@@ -183,7 +183,7 @@ def circles(graph: dict[str, set[str]]) -> list[set[str]]:
         for m in ends:
             del graph[m]
     reached = {m: _reached(graph, m) for m in graph}
-    together = {frozenset(n for n in reached[m] if m in reached[n]) for m in graph}
+    together = {frozenset(n for n in reached[m] if m in reached.get(n, ())) for m in graph}
     return [set(c) for c in together if c]
 
 

@@ -53,7 +53,7 @@ from minigrad.codegen.strategies.build_window import build_window
 from minigrad.codegen.strategies.build_window_groups import build_window_groups
 from minigrad.codegen.strategies.choose import choose_plans, is_row_kernel
 from minigrad.codegen.strategies.cut import cut_columns
-from minigrad.codegen.strategies.lanes import compute_types
+from minigrad.codegen.strategies.lanes import with_widest
 from minigrad.codegen.strategies.plan import (
     AnyPlan,
     AttentionDecodePlan,
@@ -107,9 +107,7 @@ class Staged:
 def stages_of(kernel: Kernel, target: Target) -> Staged:
     """The stages by which `kernel` runs on `target`. All that is run or shown comes from here: a failure is an
     InternalError with the kernel's text."""
-    if target.language == "opencl" and not target.is_gpu:  # drivers disagree with themselves on how others are passed
-        types = set[DType]().union(*map(compute_types, kernel.nests))
-        target = replace(target, widest=max([t.bits for t in types], default=1))
+    target = with_widest(target, kernel.nests)
     with reporting(lambda: print_kernel(kernel)):
         return _stages_of(kernel, target) if kernel.steps is None else _stages_of_steps(kernel, target)
 
@@ -241,9 +239,7 @@ def build_any(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str)
 
 def _scratch_mode(param: Param, scratch: list[Param], written: set[str]) -> Param:
     """A scratch buffer is an output of the stage that writes it and an input of those after it."""
-    if any(param.name == s.name for s in scratch) and param.name in written:
-        return replace(param, mode="in")
-    return param
+    return replace(param, mode="in") if param.name in written and any(param.name == s.name for s in scratch) else param
 
 
 def split_reduction(nest: Nest, scratch: list[Param], long: int) -> list[Nest]:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from minigrad.codegen.cost.machine import machine
@@ -35,6 +36,15 @@ def compute_types(nest: Nest) -> set[DType]:
         else:
             found |= {v.dtype.compute for v in walk(s.value) if v is s.value or v.op not in ("const", "index")}
     return found
+
+
+def with_widest(target: Target, nests: Sequence[Nest]) -> Target:
+    """The target, with the widest type of these nests where no vector may be wider than a register: in OpenCL for
+    processors, as drivers that take the processor for an older one pass such vectors by two conventions."""
+    if target.language != "opencl" or target.is_gpu:
+        return target
+    types = set[DType]().union(*map(compute_types, nests))
+    return replace(target, widest=max([t.bits for t in types], default=1))
 
 
 def operations(v: Var, width: int) -> float:
