@@ -120,6 +120,7 @@ def losses(module: ModuleType, framework: Any, tensor: Any, start: list[Any]) ->
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else one_in(99)) for name in sorted(
     path.stem for path in SCRIPTS.glob("*.py"))])
 def test_a_script_gives_the_losses_of_torch(name: str) -> None:
+    torch.manual_seed(0)  # with some weights torch's own losses part by 1% when the weights move by a rounding
     want, start = losses(script(name, False), torch, torch.from_numpy, [])
     got, _ = losses(script(name, True), minigrad, minigrad.Tensor, start)
     assert len(want) >= 50 and np.isfinite(want).all() and len(set(want)) > 40
