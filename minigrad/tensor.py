@@ -299,8 +299,8 @@ class Tensor(AllMixins):
         seed = None if gradient is None else as_tensor("backward", gradient).node
         leaves = [t for t in [r() for r in list(_leaves.values())] if t is not None]
         late = [] if get_ident() in asked else [t for t in leaves if reaches_back(t.node, _passed[0])]
-        for t in late:  # updated by hand, which no step of an optimizer realizes
-            t.realize()
+        if late:  # updated by hand, which no step of an optimizer realizes
+            Tensor.realize(*late)
         known = None if create_graph else trace(self.node)
         made_from = known or History(self.node)
         found = [(t, ns) for t in leaves if (ns := [n for n in t._gradient_nodes() if n in made_from])]
