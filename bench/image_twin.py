@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,11 @@ from minigrad.data import MNIST, ImageFolder
 from minigrad.state import get_state_dict
 
 Arrays = tuple[np.ndarray, np.ndarray]
+Build = Callable[[Any], Any]
+"""A model for one of the frameworks."""
 
 
-def cnn(f: Any, classes: int) -> Any:
+def cnn(f: Any, classes: int = 10) -> Any:
     """The model of examples/efficientnet/train.py for MNIST."""
     layers: list[Any] = []
     for k, (a, b) in enumerate(((1, 32), (32, 32), (32, 64), (64, 64), (64, 128))):
@@ -36,7 +39,7 @@ def cnn(f: Any, classes: int) -> Any:
     return f.nn.Sequential(*layers, f.nn.AdaptiveAvgPool2d(1), f.nn.Flatten(), f.nn.Linear(128, classes))
 
 
-def lite0(f: Any, classes: int, size: int = 128) -> Any:
+def lite0(f: Any, classes: int = 10, size: int = 128) -> Any:
     """EfficientNet-Lite0 for images of one size; its state has the order of examples/efficientnet/model.py's."""
     nn = f.nn
 
@@ -68,6 +71,11 @@ def lite0(f: Any, classes: int, size: int = 128) -> Any:
                          nn.Flatten(), nn.Linear(1280, classes))
 
 
+def state(model: Any) -> dict[str, Any]:
+    """A model's tensors by name, without counts of batches."""
+    return {k: v for k, v in model.state_dict().items() if not k.endswith("num_batches_tracked")}
+
+
 def pretrained(like: list[np.ndarray]) -> list[np.ndarray]:
     """The ImageNet weights in the order of a state, but for the classifier, which stays."""
     model = EfficientNet(0, 1000, lite=True)
@@ -81,26 +89,23 @@ def pretrained(like: list[np.ndarray]) -> list[np.ndarray]:
 
 
 class Side:
-    """A framework's model, optimizer and schedule."""
+    """A model with these weights, its optimizer and schedule: torch's where torch is given, else ours."""
 
-    def __init__(self, f: Any, build: Any, weights: list[np.ndarray] | None, o: argparse.Namespace, steps: int):
-        self.f, self.ours, self.model = f, f is Ours, build(f, 10)
-        state = {k: v for k, v in self.model.state_dict().items() if not k.endswith("num_batches_tracked")}
-        if weights is not None:
-            self.model.load_state_dict({k: self.f.tensor(w) for k, w in zip(state, weights, strict=True)}, strict=False)
-        self.weights = [v.detach().numpy().copy() for v in state.values()] if weights is None else weights
-        if not self.ours:
-            import torch
-
-            self.torch, self.layout = torch, {"memory_format": torch.channels_last}
-            self.model = self.model.to(**self.layout)
-        self.optimizer = f.optim.AdamW(self.model.parameters(), lr=o.lr, weight_decay=0.02)
-        self.schedule = f.optim.lr_scheduler.OneCycleLR(self.optimizer, max_lr=o.lr, total_steps=steps)
-        self.step = jit(self._step) if self.ours else self._step
-        self.infer = jit(self.model) if self.ours else self.model
+    def __init__(self, torch: Any, build: Build, weights: list[np.ndarray], lr: float, steps: int):
+        self.torch = torch
+        self.f = f = torch_framework(torch) if torch else Ours
+        self.model = build(f)
+        self.model.load_state_dict(dict(zip(state(self.model), map(f.tensor, weights), strict=True)), strict=False)
+        if torch:
+            self.model = self.model.to(memory_format=torch.channels_last)
+        self.optimizer = f.optim.AdamW(self.model.parameters(), lr=lr, weight_decay=0.02)
+        self.schedule = f.optim.lr_scheduler.OneCycleLR(self.optimizer, max_lr=lr, total_steps=steps)
+        self.step = self._step if torch else jit(self._step)
+        self.infer = self.model if torch else jit(self.model)
 
     def images(self, x: np.ndarray) -> Any:
-        return Tensor(x).realize() if self.ours else self.torch.from_numpy(x).contiguous(**self.layout)
+        made = self.f.tensor(x)
+        return made.contiguous(memory_format=self.torch.channels_last) if self.torch else made
 
     def _step(self, x: Any, y: Any) -> Any:
         self.optimizer.zero_grad()
@@ -124,7 +129,7 @@ class Side:
         """The share of right answers."""
         self.model.eval()
         right = 0
-        with (Tensor if self.ours else self.torch).no_grad():
+        with (self.torch or Tensor).no_grad():
             for at in range(0, len(data[1]), batch):
                 x = self.images(np.ascontiguousarray(data[0][at:at + batch])).float()
                 right += int((self.infer((x - 127) / 128).numpy().argmax(1) == data[1][at:at + batch]).sum())
@@ -170,10 +175,10 @@ def compare(o: argparse.Namespace, torch: Any) -> None:
     seconds: dict[str, list[float]] = {"minigrad": [], "torch": []}
     for seed in range(o.seeds):
         torch.manual_seed(seed)
-        theirs = Side(torch_framework(torch), build, None, o, o.epochs * steps)
-        if o.data == "clothing" and not o.scratch:
-            theirs = Side(torch_framework(torch), build, pretrained(theirs.weights), o, o.epochs * steps)
-        sides = {"minigrad": Side(Ours, build, theirs.weights, o, o.epochs * steps), "torch": theirs}
+        weights = [v.detach().numpy() for v in state(build(torch_framework(torch))).values()]
+        weights = pretrained(weights) if o.data == "clothing" and not o.scratch else weights
+        sides = {name: Side(framework, build, weights, o.lr, o.epochs * steps)
+                 for name, framework in (("minigrad", None), ("torch", torch))}
         rng = np.random.default_rng(seed)
         for epoch in range(o.epochs):
             order = rng.permutation(len(train[1]))[:steps * o.batch].reshape(steps, o.batch)
@@ -183,8 +188,8 @@ def compare(o: argparse.Namespace, torch: Any) -> None:
                 seconds[name].append(spent)
             print(f"seed {seed} epoch {epoch + 1}: " + ", ".join(
                 f"{name} {s:.1f} s, {100 * a:.2f}%" for name, (s, a) in row.items()), flush=True)
-        for name, side in sides.items():
-            found[name].append(100 * side.accuracy(test))
+        for name, (_, share) in row.items():
+            found[name].append(100 * share)
     for name, shares in found.items():
         print(f"{name}: {statistics.mean(shares):.2f}% of the test set ({min(shares):.2f} to {max(shares):.2f}), "
               f"least epoch {min(seconds[name]):.1f} s, median {statistics.median(seconds[name]):.1f}")
