@@ -64,8 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def one_in(n: int, name: str = "") -> pytest.MarkDecorator:
     """Every n-th of the cases of a test, the first among them; with a name only the cases with it in their ids are
     thinned. `--all` runs each. For cases that differ by what other tests have in full, on PoCL above all, whose
-    builds and kernels take the longest by far. An `n` without a divisor in
-    common with the lengths of the other axes keeps each of their values."""
+    builds and kernels take the longest by far. An `n` without a divisor in common with the lengths of the other axes
+    keeps each of their values."""
     return pytest.mark.one_in(n, name)
 
 
@@ -89,7 +89,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # tests and imported libraries: a collection of what a test made takes 20 ms without them, not 0.5 s
+    gc.freeze()  # collections of what a test made need not walk over all tests and imported libraries
 
 
 def pytest_report_header() -> str:

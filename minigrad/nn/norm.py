@@ -61,8 +61,7 @@ class _ChannelNorm(Layer):
         momentum = self.momentum
 
         def moved(mean: Tensor, var: Tensor, count: Tensor, x: Tensor) -> list[Tensor]:
-            return [towards(old, new, momentum, count)
-                    for old, new in zip((mean, var), statistics(x), strict=True)]
+            return [towards(old, new, momentum, count) for old, new in zip((mean, var), statistics(x), strict=True)]
 
         running = self.running_mean, self.running_var
         new = as_block(statistics.__name__, momentum, moved, *running, self.num_batches_tracked, x, detached=True)
