@@ -153,7 +153,7 @@ class LlvmAccess(Access):
         if mask is None or mask.lanes == 1:
             p = self.safe_pointer(memory, p, mask, width)
             text = f"load <{width} x {kind}>, ptr {p.text}, align {align}"
-            return self.language.in_first(self.fetch(memory, text, width, (p,), floor, mask))
+            return self.fetch(memory, text, width, (p,), floor, mask)
         text = (f"call <{width} x {kind}> @llvm.masked.load.{mangled(kind, width)}.p0(ptr align {align} {p.text}, "
                 f"{typed(mask)}, <{width} x {kind}> zeroinitializer)")
         return self.fetch(memory, text, width, (p, mask), floor, mask)

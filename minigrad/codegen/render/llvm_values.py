@@ -109,16 +109,7 @@ class LlvmLanguage(Language):
         full = vector(kind, lanes)
         one = self.pure(f"insertelement {full} poison, {kind} {x.text}, i64 0", x.dtype, lanes, (x,), "one")
         text = f"shufflevector {full} {one.text}, {full} poison, <{lanes} x i32> zeroinitializer"
-        return self.in_first(self.pure(text, x.dtype, lanes, (one,), "all"))
-
-    def in_first(self, x: Ref) -> Ref:
-        """The factor of a tile's products, of 32 bytes where there are 32 registers, in one of the first 16 of them:
-        instructions are a byte shorter then where sums are there too, and processors take more of them at a time."""
-        if not self.tile.inside or self.target.registers <= 16 or x.lanes * x.dtype.bits != 256 or (
-                "sse" not in self.target.features):  # 32 bytes are no register elsewhere
-            return x
-        kind = vector(scalar_type(x.dtype), x.lanes)
-        return self.pure(f'call {kind} asm "", "=x,0"({kind} {x.text})', x.dtype, x.lanes, (x,))
+        return self.pure(text, x.dtype, lanes, (one,), "all")
 
     def gather_lanes(self, parts: Sequence[Ref]) -> Ref:
         kind, lanes, dtype = scalar_type(parts[0].dtype), len(parts), parts[0].dtype
