@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from minigrad.codegen.cost.caches import LINE
 from minigrad.codegen.ir.nodes import Loop, Prefetch, Stmt
-from minigrad.codegen.kernel import Store
+from minigrad.codegen.kernel import Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.plan.loops import Here
 from minigrad.codegen.plan.steps import Ahead
@@ -32,15 +32,24 @@ def operands_ahead(b: Builder, bodies: Sequence[Value], name: str, here: Here) -
 
 
 def outputs_ahead(b: Builder, name: str, here: Here) -> list[Stmt]:
-    """The prefetches of an iteration of a loop around the sums, of what it stores."""
+    """The prefetches of an iteration of a loop around the sums, of what it stores and reads after them."""
     out: list[Stmt] = []
     for a in b.loops.ahead:
         if a.at == name and not b.loops.space[name]:
             inside = tuple([x for x in b.loops.order if x not in here.places and not b.loops.space[x]])
-            places = [(s.indices[0], b.dtypes[s.param]) for s in b.nest.body
-                      if isinstance(s, Store) and s.param == a.operand]
+            places = [(at, b.dtypes[a.operand]) for at in places_after(b.nest, a.operand)]
             out += _prefetches(b, a, places, replace(here, copies=inside), out)
     return out
+
+
+def places_after(nest: Nest, operand: str) -> list[Index]:
+    """The places of a buffer that are stored, or read beside what is stored, after all sums."""
+    found: list[Index] = []
+    for s in nest.body:
+        if isinstance(s, Store):
+            found += [s.indices[0]] if s.param == operand else []
+            found += [v.indices[0] for v in walk(s.value) if v.op == "load" and v.buffer == operand]
+    return found
 
 
 def _prefetches(b: Builder, a: Ahead, places: Sequence[tuple[Index, DType]], here: Here, known: list[Stmt]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from minigrad.codegen.kernel import Kernel, Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.plan.ahead import places_after
 from minigrad.codegen.plan.box import leaves
 from minigrad.codegen.plan.call_blocks import block_faults
 from minigrad.codegen.plan.check_groups import group_faults
@@ -45,7 +46,7 @@ def _faults(kernel: Kernel, nest: Nest, loops: Loops) -> Iterator[str]:
         stores = any(isinstance(s, Store) and s.param == a.operand for s in nest.body)
         if stores and loops.order.index(a.at) >= loops.first_sum:
             yield f"{a}: expected a loop around all sums, as {a.operand} is stored after them, got {a.at}"
-        if not stores and not loops.sums[loops.space[a.at]]:
+        if not places_after(nest, a.operand) and not loops.sums[loops.space[a.at]]:
             yield f"{a}: expected a loop of a sum, got {a.at} of {loops.root[a.at]}"
 
 

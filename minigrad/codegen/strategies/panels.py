@@ -320,7 +320,9 @@ def ahead(p: Product, t: Tile, kept: bool, inner: list[str], target: Target) -> 
     elif is_plain(c.a) and not kept and coefficient(c.a.indices[0], c.m[-1]) == p.k:
         yield Ahead(operand(c.a, c.b), "k", 1, "i")
     if not kept and p.k <= SHORT_K:
-        yield Ahead(c.outputs[0].param, inner[-1], 0, inner[-1])
+        beside = [v.buffer for s in c.outputs for v in walk(s.value) if v.op == "load" and v.indices == s.indices]
+        for name in dict.fromkeys((*(s.param for s in c.outputs), *beside)):
+            yield Ahead(name, inner[-1], 0, inner[-1])
 
 
 def operand(value: Value, other: Value) -> str:

@@ -19,6 +19,7 @@ from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.kernel_text import parse_kernel
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.plan.build import build
+from minigrad.codegen.plan.steps import Ahead
 from minigrad.codegen.plan.text import parse_plan
 from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.transforms.unroll import unroll
@@ -29,6 +30,11 @@ PRODUCT = parse_kernel("""kernel product(out o0: f32[9600], p0: f32[12800], p1: 
   for i0<200, i1<48:
     t0 = sum(r0<64: p0[64*i0+r0] * p1[48*r0+i1])
     o0[48*i0+i1] = t0
+""")
+RESIDUAL = parse_kernel("""kernel residual(out o0: f32[9600], p0: f32[12800], p1: f32[6144], p2: f32[9600])
+  for i0<200, i1<48:
+    t0 = sum(r0<64: p0[64*i0+r0] * p1[48*r0+i1])
+    o0[48*i0+i1] = p2[48*i0+i1] + t0
 """)
 ROWS = parse_kernel("""kernel rows(out o0: f32[200], p0: f32[200])
   for i0<10:
@@ -76,6 +82,14 @@ def fetched(step: str, text: str = TILE, kernel: Kernel = PRODUCT) -> list[str]:
 ])
 def test_what_a_step_prefetches(step: str, places: list[str]) -> None:
     assert fetched(step) == places
+
+
+def test_what_is_read_beside_the_output_is_prefetched_like_it() -> None:
+    assert fetched("ahead p2 at i by 0 of i", TILE, RESIDUAL) == ["prefetch p2[192*i+24*j+48*u+16*v]"]
+    kernel = flat_kernel(tensor(128, 64) @ tensor(64, 128) + tensor(128, 128), AVX512)
+    read = next(p.name for p in kernel.params if p.mode == "in" and p.shape == (128 * 128,))
+    steps = [str(s) for s in planned(kernel, AVX512).steps if isinstance(s, Ahead)]
+    assert f"ahead {read} at i by 0 of i" in steps and "ahead o0 at i by 0 of i" in steps
 
 
 def test_only_what_moves_is_prefetched() -> None:
