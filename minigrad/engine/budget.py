@@ -9,8 +9,9 @@ from minigrad.errors import BudgetError
 from minigrad.expr import bounds
 from minigrad.scheduler.memory import plan_memory
 
-TRIES = 3
-"""The times that a plan is made whose launches need memory beside their values, unknown to the scheduler."""
+TRIES = 5
+"""The times that a plan is made whose launches need memory beside their values, unknown to the scheduler: what is taken
+off its budget doubles each time, as a little less may change nothing."""
 
 
 def within_budget(make: Callable[[], ExecutionPlan]) -> ExecutionPlan:
@@ -20,16 +21,13 @@ def within_budget(make: Callable[[], ExecutionPlan]) -> ExecutionPlan:
     plan = make()
     if not budget:
         return plan
-    for _ in range(TRIES - 1):
+    for attempt in range(TRIES - 1):
         excess = peak_of(plan) - budget
-        if excess <= 0 or plan.schedule.recomputed is None or allowed <= excess:
+        allowed -= excess << attempt
+        if excess <= 0 or plan.schedule.recomputed is None or allowed <= 0:
             break
-        allowed -= excess
         with config(memory=allowed):
-            smaller = make()
-        if peak_of(smaller) >= peak_of(plan):
-            break
-        plan = smaller
+            plan = min(plan, make(), key=peak_of)
     if peak_of(plan) > budget:
         raise BudgetError(_refusal(plan, budget))
     return plan

@@ -26,6 +26,9 @@ TILE_REUSE = 4
 BLOCK_REUSE = 256
 """The number of times that a packed block of an operand is used, if the other operand has that many rows."""
 
+TRANSPOSED_LANES = 4
+"""Lanes in which a packed operand that is read along the sum is computed: it is transposed on the way."""
+
 HALO = 1.05
 """The number of times that an element under a window is evaluated: staged rows of neighbouring bands overlap."""
 
@@ -161,13 +164,14 @@ def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str
     read = sum([size_of[i] for i in sources])
     if not read and flops <= 2 * LOAD_FLOPS * count:
         return None  # it comes from indices alone, by hardly more work than reading it would be
-    per_element = flops / max(count, 1) + LOAD_FLOPS * max(read / max(size_of[k], 1) - 1, 0)
+    anew = [set(sources) - read_beside(state, k, g) for g in users]
+    loaded = sum([size_of[i] for i in set[int]().union(*anew)])
+    per_element = flops / max(count, 1) + LOAD_FLOPS * max(loaded / max(size_of[k], 1) - 1, 0)
     peak, bandwidth, launch = rates(state.target)
     extra = max(evaluations - count, 0) * per_element / peak
     hosted = is_row_of_reduction(state, k, sources)
     if len(users) > 1:
-        anew = sum([size_of[i] for g in users for i in set(sources) - read_beside(state, k, g)])
-        extra += (anew - (0 if hosted else read)) / bandwidth
+        extra += (sum([size_of[i] for of in anew for i in of]) - (0 if hosted else read)) / bandwidth
     saved = (0 if hosted else launch) + size_of[k] * (1 + len(users)) / bandwidth
     if extra <= saved:
         return None
@@ -325,5 +329,8 @@ def count_evaluations(group: Group, at: tuple[Index, ...], shape: tuple[Index, .
         return total * each if target.is_gpu or scattered else min(staged, total)
     rows = total / max(volume(tuple(used)), 1)
     evaluations = min(total, rows * numel(shape))  # loops over digits that are not used are inside of it
-    packed = rows >= MIN_ROWS and total >= PACKED_WORK
-    return each * evaluations / (min(rows, BLOCK_REUSE) if packed else TILE_REUSE)
+    if rows < MIN_ROWS or total < PACKED_WORK:
+        return each * evaluations / TILE_REUSE
+    if not (scattered or target.is_gpu) and used_variables(at[-1:]) & inner:
+        each = max(lanes / TRANSPOSED_LANES, 1)
+    return each * evaluations / min(rows, BLOCK_REUSE)

@@ -1,7 +1,8 @@
 """Sibling kernels: groups over the same index space that read the same values become one kernel with several outputs.
 
     two reductions over the same space        batch norm's mean and variance read an activation once instead of twice
-    a reduction and what is elementwise in it  the running statistics are written by the kernel that finds them
+    a reduction and what is elementwise in it  the running statistics are written by the kernel that finds them; an
+                                               activation by the product that its gradient reads
     elementwise kernels over the same domain  an optimizer's moments and its parameter are one update
 
 Groups merge only where no path leads from one to the other through a third, so that an order still exists.
@@ -120,7 +121,7 @@ class Merger:
         """The device and the index space of the outputs, which siblings have in common; None for groups that never
         merge."""
         state, group = self.state, self.state.groups[g]
-        if len(group.roots) != 1 or group.contraction or group.row is not None:
+        if len(group.roots) != 1 or group.row is not None:
             return None
         root = group.roots[0]
         node, kind = state.graph.nodes[root], state.graph.kinds[root]
@@ -170,8 +171,10 @@ class Merger:
         state = self.state
         x, y = self.reduced(a), self.reduced(b)
         if x is not None and y is not None:
-            if x != y or not all(self.aligned(h, k) for g, h in ((a, b), (b, a))
-                                 for k in sorted(self.operands(h).intersection(state.groups[g].roots))):
+            if x != y or state.groups[a].contraction or state.groups[b].contraction:
+                return False
+            if not all(self.aligned(h, k) for g, h in ((a, b), (b, a))
+                       for k in sorted(self.operands(h).intersection(state.groups[g].roots))):
                 return False  # a step of a recurrence would compute all steps before it again for each element
             size = numel(x[0])
             return any(2 * state.graph.counts[k] >= size for k in self.operands(a) & self.operands(b))

@@ -79,6 +79,28 @@ def test_contractions_take_their_epilogue():
     assert launches(images.conv2d(kernels, bias, padding=1).relu()) == 1
 
 
+def test_a_contraction_is_stored_with_what_follows_it():
+    """What is asked for element by element of a sum that is kept too."""
+    x, w = ready(33, 17), ready(17, 29, seed=1)
+    h = x @ w
+    y = h.tanh() * 2
+    assert launches(h, y) == 1
+    expected = x.numpy().astype(np.float64) @ w.numpy()
+    np.testing.assert_allclose(h.numpy(), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(y.numpy(), 2 * np.tanh(expected), rtol=1e-4, atol=1e-5)
+    for follow in (lambda h: h.T + 1, lambda h: h.sum(1)):  # not element by element
+        h = x @ w
+        assert launches(h, follow(h)) == 2
+
+
+def test_an_operand_along_the_sum_is_not_computed_while_it_is_transposed():
+    """In a product's packing it would be found in few lanes."""
+    h, w, v = ready(768, 512), ready(512, 128, seed=1), ready(768, 128, seed=2)
+    y = h.gelu()
+    made = scheduled(y @ w, y.T @ v)
+    assert [len(s.kernel.params) for s in made.steps] == [2, 3, 3] and temporaries(made) == [768 * 512 * 4]
+
+
 @pytest.mark.parametrize("axis", [0, 1, (0, 2)])
 def test_mean_and_variance_are_one_kernel(axis):
     x = ready(12, 10, 8)
