@@ -4,9 +4,9 @@ equal first weights, batches, mirror images and schedule.
     python -m bench.image_twin mnist ../shared/data/mnist [--epochs 1] [--seeds 3] [--batch 128] [--threads 2]
     python -m bench.image_twin clothing ../shared/data/clothing128 --epochs 5 --seeds 1 --batch 32
 
-`mnist` trains the CNN of examples/efficientnet/train.py; `clothing` EfficientNet-Lite0 from its ImageNet weights, for
-which SAME padding is written out. Adam with a one-cycle schedule; torch in its channels-last layout, ours captured.
-Prints a row for each epoch, and in the end accuracies over seeds and the ratio of times.
+`mnist` and `fashion-mnist` train the CNN of examples/efficientnet/train.py; `clothing` EfficientNet-Lite0 from its
+ImageNet weights, for which SAME padding is written out. Adam with a one-cycle schedule; torch in its channels-last
+layout, ours captured. Prints a row for each epoch, and in the end accuracies over seeds and the ratio of times.
 """
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ import numpy as np
 from bench.frameworks import Ours, torch_framework
 from examples.efficientnet.model import STAGES, EfficientNet, same_padding
 from minigrad import Tensor, config, jit
-from minigrad.data import MNIST, ImageFolder
+from minigrad.data import MNIST, FashionMNIST, ImageFolder
 from minigrad.state import get_state_dict
 
 Arrays = tuple[np.ndarray, np.ndarray]
 Build = Callable[[Any], Any]
 """A model for one of the frameworks."""
+
+NAMED = {"mnist": MNIST, "fashion-mnist": FashionMNIST}
 
 
 def cnn(f: Any, classes: int = 10) -> Any:
@@ -143,14 +145,14 @@ def arrays(kind: str, folder: str) -> tuple[Arrays, Arrays]:
         return (np.stack([np.asarray(x) for x, _ in pairs]).astype(np.uint8),
                 np.array([int(y) for _, y in pairs], np.int64))
 
-    if kind == "mnist":
-        return whole(MNIST(folder, train=True)), whole(MNIST(folder, train=False))
+    if kind in NAMED:
+        return whole(NAMED[kind](folder, train=True)), whole(NAMED[kind](folder, train=False))
     return whole(ImageFolder(Path(folder) / "train", 128)), whole(ImageFolder(Path(folder) / "test", 128))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.image_twin", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("data", choices=["mnist", "clothing"])
+    parser.add_argument("data", choices=[*NAMED, "clothing"])
     parser.add_argument("folder")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=3)
@@ -168,7 +170,7 @@ def main() -> None:
 
 def compare(o: argparse.Namespace, torch: Any) -> None:
     """Trains both sides for each seed."""
-    build, flip = (cnn, 0.0) if o.data == "mnist" else (lite0, 0.5)
+    build, flip = cnn if o.data in NAMED else lite0, 0.0 if o.data == "mnist" else 0.5
     train, test = arrays(o.data, o.folder)
     steps = len(train[1]) // o.batch
     found: dict[str, list[float]] = {"minigrad": [], "torch": []}
