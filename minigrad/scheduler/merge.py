@@ -152,7 +152,7 @@ class Merger:
         if len(x.roots) + len(y.roots) > MAX_OUTPUTS or x.size + y.size > MAX_MEMBERS or self.state.apart(
                 x.roots, y.roots):
             return False
-        return self.worthwhile(a, b) and not self.path_between(a, b) and self.updates_in_step(a, b)
+        return not self.path_between(a, b) and self.worthwhile(a, b) and self.updates_in_step(a, b)
 
     def worthwhile(self, a: int, b: int) -> bool:
         """`shares_work`, computed once for two fusion groups as long as neither has joined another one."""
