@@ -47,20 +47,22 @@ def with_widest(target: Target, nests: Sequence[Nest]) -> Target:
     return replace(target, widest=max([t.bits for t in types], default=1))
 
 
-def operations(v: Var, width: int) -> float:
+def operations(v: Var, width: int, edge: str = "rest") -> float:
     """Vector and scalar steps to cover `v` with vectors of `width`, relative to its extent."""
     n = typical(v)
     if not n:
         return 1.0
-    return (n // width + n % width) / n
+    return (n // width + (n % width if edge == "rest" else n % width > 0)) / n
 
 
-def memory_cost(found: Sequence[Access], v: Var, width: int, per_output: bool, apart: int = 1) -> float:
-    """Memory operations per element with `v` across lanes; stores up to `apart` elements from each other are vectors.
+def memory_cost(found: Sequence[Access], v: Var, width: int, per_output: bool, apart: int = 1, near: int = 1,
+                edge: str = "rest") -> float:
+    """Memory operations per element with `v` across lanes. Stores up to `apart` elements from each other are vectors,
+    and loads up to `near`; `edge` is that of the last vector.
 
     `per_output`: v is a variable of the domain, so everything is in lanes; else only accesses inside v's own loop are.
     """
-    share = operations(v, width)
+    share = operations(v, width, edge)
     total = 0.0
     for a, count in zip(found, _counts(found), strict=True):
         if not per_output and v not in a.over:
@@ -68,8 +70,8 @@ def memory_cost(found: Sequence[Access], v: Var, width: int, per_output: bool, a
             continue
         here = share
         step = a.step(v)
-        far = coefficient(a.offset, v) if apart > 1 and a.kind == "store" and step == 2 else None
-        if isinstance(far, int) and 1 < far <= apart:
+        far = coefficient(a.offset, v) if step == 2 else None
+        if isinstance(far, int) and 1 < far <= (apart if a.kind == "store" else near):
             here = share * far
         elif step is None or step == 2 or (a.kind == "store" and step != 1):
             here = GATHER
@@ -83,8 +85,8 @@ def _counts(found: Sequence[Access]) -> list[float]:
     return [by_loops[a.over] for a in found]
 
 
-def best_lane(candidates: list[tuple[Var, bool]], found: Sequence[Access], options: list[int], apart: int = 1
-              ) -> tuple[Var, int, float] | None:
+def best_lane(candidates: list[tuple[Var, bool]], found: Sequence[Access], options: list[int], apart: int = 1,
+              near: int = 1, edge: str = "rest") -> tuple[Var, int, float] | None:
     """(variable, width, cost) of the cheapest lane assignment, None where scalar code is as good. See `memory_cost`."""
     scalar = sum(_counts(found))
     best: tuple[Var, int, float] | None = None
@@ -92,7 +94,7 @@ def best_lane(candidates: list[tuple[Var, bool]], found: Sequence[Access], optio
         for width in options:
             if extent(v) < width:
                 continue
-            cost = memory_cost(found, v, width, per_output, apart)
+            cost = memory_cost(found, v, width, per_output, apart, near, edge)
             if cost < scalar * 0.9 and (best is None or cost < best[2] * 0.999):
                 best = (v, width, cost)
     return best

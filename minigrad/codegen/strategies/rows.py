@@ -8,7 +8,7 @@ from minigrad.codegen.kernel import Nest
 from minigrad.codegen.plan.general import Choice, general_plan
 from minigrad.codegen.plan.spaces import is_sum
 from minigrad.codegen.plan.steps import Plan
-from minigrad.codegen.strategies.access import Access, accesses, extent, value_accesses
+from minigrad.codegen.strategies.access import MAX_STRIDE, Access, accesses, extent, value_accesses
 from minigrad.codegen.strategies.lanes import best_lane, domain_order, memory_cost, parallel_prefix, widths
 from minigrad.codegen.strategies.reduction import chains, small_loops
 from minigrad.expr import Var
@@ -23,16 +23,15 @@ def plan(nest: Nest, target: Target) -> Plan:
     unroll = set[str]()
     if all([width == 1 for _, width, _ in inner]):
         unroll = {name for loops, _ in inner_loops(nest) for name in small_loops(loops)}
-    best = best_lane([(v, True) for v in nest.domain], found, options)
+    best = best_lane([(v, True) for v in nest.domain], found, options, near=MAX_STRIDE, edge="back")
     lanes, width = "", 1
     if best is not None and best[2] < inner_cost(nest, inner):
         lanes, width, inner = best[0].name, best[1], []
         order = [o for o in order if o is not best[0]] + [best[0]]
     counts = [ceil(extent(v) / (width if v.name == lanes else 1)) for v in order]
     return general_plan("rows", nest, Choice(
-        tuple([v.name for v in order]), parallel_prefix(counts, target), lanes=lanes, width=width,
-        inner={name: (lanes, chains) for name, lanes, chains in inner if name not in unroll},
-        unroll=frozenset(unroll)))
+        tuple([v.name for v in order]), parallel_prefix(counts, target), edge="back", lanes=lanes, width=width,
+        inner={name: (lanes, chains) for name, lanes, chains in inner if name not in unroll}, unroll=frozenset(unroll)))
 
 
 def inner_loops(nest: Nest) -> Iterator[tuple[tuple[Var, ...], Sequence[Access]]]:
