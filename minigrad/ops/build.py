@@ -23,7 +23,7 @@ from minigrad.ops import reduce as R
 # isort: off
 from minigrad.ops.build_movement import (
     expand as expand, flip as flip, numel as numel, pad as pad, permute as permute, reshape as reshape,
-    slice_ as slice_, unwindow as unwindow, window as window, window_is_reshape as window_is_reshape,
+    slice_ as slice_, unwindow as unwindow, window as window,
 )
 # isort: on
 from minigrad.ops.builders import B

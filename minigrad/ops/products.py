@@ -188,9 +188,7 @@ def _conv_vjp(node: Node, g: Node) -> tuple[Node, ...]:
 def _conv_gradient_x(w: Node, g: Node, to: Shape, groups: int, steps: Steps) -> Node:
     form = _form(to, w.shape, groups, steps)
     windows = B.reshape(_contract_gradient(_sums(g, form), B.reshape(w, form.w), form.x, form.axes), form.windows)
-    axes, kernel = _spatial(len(to)), tuple(map(int, w.shape[2:]))
-    plain = B.window_is_reshape(to, axes, kernel, steps.stride, steps.padding)
-    return B.reshape(windows, to) if plain else B.unwindow(windows, axes, kernel, *steps, to[2:])
+    return B.unwindow(windows, _spatial(len(to)), tuple(map(int, w.shape[2:])), *steps, to[2:])
 
 
 def _conv_gradient_w(x: Node, g: Node, to: Shape, groups: int, steps: Steps) -> Node:

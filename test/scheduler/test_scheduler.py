@@ -173,6 +173,22 @@ def test_what_is_no_row_of_what_was_stored_is_reduced_apart(shape, axis):
     np.testing.assert_allclose(total.numpy(), y.numpy().sum(axis), rtol=1e-4, atol=2e-2)
 
 
+@pytest.mark.parametrize("shape, size", [((2, 3, 8, 12), (2, 3)), ((2, 3, 8, 12), (1, 4)), ((4, 6, 9), (3,))], ids=str)
+def test_windows_side_by_side_are_only_another_shape(shape, size):
+    """Their gradient is a movement, no sum over taps."""
+    x = ready(*shape, requires_grad=True)
+    y = x.max_pool2d(size)
+    gradient, = (y * ready(*y.shape, seed=1)).sum().gradient(x)
+    assert not any("window" in n.op.name for n in build_graph([y.node, gradient.node]).nodes)
+    assert not any("window" in s.kernel.name for s in scheduled(gradient).steps)
+    tiles = x.numpy().reshape(*shape[:2], *[e for n, k in zip(shape[2:], size, strict=True) for e in (n // k, k)])
+    largest = tiles.max(tuple(range(3, tiles.ndim, 2)), keepdims=True)
+    np.testing.assert_array_equal(y.numpy(), largest.reshape(y.shape))
+    g = ready(*y.shape, seed=1).numpy().reshape(largest.shape)
+    np.testing.assert_allclose(gradient.numpy(), np.where(tiles == largest, g, 0).reshape(shape), rtol=1e-6)
+    assert any(n.op.name == "window" for n in build_graph([x.max_pool2d(size, 1).node]).nodes)  # these overlap
+
+
 def test_one_tap_that_stays_is_no_window():
     x, w = ready(2, 6, 5, 5), ready(4, 6, 1, 1, requires_grad=True)
     grad = (x.conv2d(w) ** 2).sum().gradient(w)[0]
