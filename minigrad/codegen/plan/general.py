@@ -31,7 +31,8 @@ class Choice:
     tile: copies per variable of the domain (vectors of them, of the variable across lanes)
     edge: of the tiles, where there is a whole one
     lanes, width: the variable of the domain across lanes
-    inner: per variable of a sum or an inner nest: (lanes, chains); unroll: variables of sums that are written out
+    inner: per variable of a sum or an inner nest: (lanes, chains); unroll: variables of sums that are written out, and
+    copies: inside the loop across lanes
     line: vectors along a sum that are written out side by side, into the same accumulator; 0 is 1
     apart: the variable of the domain whose copies are as far apart as there are tiles
     ahead: prefetches
@@ -48,6 +49,7 @@ class Choice:
     line: int = 0
     apart: str = ""
     ahead: tuple[Ahead, ...] = ()
+    copies: frozenset[str] = frozenset()
 
 
 def general_plan(pattern: str, nest: Nest, choice: Choice) -> Plan:
@@ -108,6 +110,7 @@ class _Steps:
         across: list[str] = []
         serial: list[str] = []
         last: list[str] = []
+        copies: list[str] = []
         for name in [v.name for v in space.own]:
             width, chains = self.choice.inner.get(name, (1, 1))
             here, loops = name, [name]
@@ -128,10 +131,12 @@ class _Steps:
                 self.unroll.append(chain)
                 if count > 1:
                     self.parts.append(chain)
-            if name in self.choice.unroll:
+            if name in self.choice.unroll or name in self.choice.copies:
                 self.unroll.append(loops[0])
             if here != name:
                 last = loops
+            elif name in self.choice.copies:
+                copies += loops
             else:
                 serial += loops
-        return [*across, *serial, *last] if space.is_sum else [*serial, *last, *across]
+        return [*across, *serial, *last, *copies] if space.is_sum else [*serial, *last, *across, *copies]

@@ -2,16 +2,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import ceil
 
 from minigrad.codegen.kernel import Nest
+from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.plan.general import Choice, general_plan
 from minigrad.codegen.plan.spaces import is_sum
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.strategies.access import MAX_STRIDE, Access, accesses, extent, value_accesses
 from minigrad.codegen.strategies.lanes import best_lane, domain_order, memory_cost, parallel_prefix, widths
-from minigrad.codegen.strategies.reduction import chains, small_loops
-from minigrad.expr import Var
+from minigrad.codegen.strategies.reduction import CHAINS, chains, small_loops
+from minigrad.expr import Index, Var
 from minigrad.target import Target
 
 
@@ -21,7 +23,7 @@ def plan(nest: Nest, target: Target) -> Plan:
     options = widths(nest, target) if not target.is_gpu else []
     inner = [choice for loops, touched in inner_loops(nest) for choice in inner_lane(loops, touched, options)]
     unroll = set[str]()
-    if all([width == 1 for _, width, _ in inner]):
+    if all([choice.width == 1 for choice in inner]):
         unroll = {name for loops, _ in inner_loops(nest) for name in small_loops(loops)}
     best = best_lane([(v, True) for v in nest.domain], found, options, near=MAX_STRIDE, edge="back")
     lanes, width = "", 1
@@ -31,7 +33,8 @@ def plan(nest: Nest, target: Target) -> Plan:
     counts = [ceil(extent(v) / (width if v.name == lanes else 1)) for v in order]
     return general_plan("rows", nest, Choice(
         tuple([v.name for v in order]), parallel_prefix(counts, target), edge="back", lanes=lanes, width=width,
-        inner={name: (lanes, chains) for name, lanes, chains in inner if name not in unroll}, unroll=frozenset(unroll)))
+        inner={x.loop: (x.width, x.chains) for x in inner if x.loop not in unroll}, unroll=frozenset(unroll),
+        copies=frozenset([name for x in inner for name in x.copies])))
 
 
 def inner_loops(nest: Nest) -> Iterator[tuple[tuple[Var, ...], Sequence[Access]]]:
@@ -44,22 +47,43 @@ def inner_loops(nest: Nest) -> Iterator[tuple[tuple[Var, ...], Sequence[Access]]
             yield s.value.over, value_accesses(s.value.args[0], s.value.over)
 
 
-def inner_lane(loops: tuple[Var, ...], touched: Sequence[Access], options: list[int]) -> list[tuple[str, int, int]]:
-    best = best_lane([(v, False) for v in loops], touched, options)
-    if best is None:
-        last = loops[-1] if loops else None
-        return [(last.name, 1, chains(extent(last), 1))] if last is not None else []
-    return [(best[0].name, best[1], chains(extent(best[0]), best[1]))]
+@dataclass(frozen=True, slots=True)
+class InnerLane:
+    """The loop of a sum or an inner domain across lanes, if `width` is more than 1; its chains; and the `copies`, loops
+    that step between its lanes."""
+
+    loop: str
+    width: int
+    chains: int
+    copies: tuple[str, ...] = ()
 
 
-def inner_cost(nest: Nest, inner: list[tuple[str, int, int]]) -> float:
+def inner_lane(loops: tuple[Var, ...], touched: Sequence[Access], options: list[int]) -> list[InnerLane]:
+    if not loops:
+        return []
+    best = best_lane([(v, False) for v in loops], touched, options, near=MAX_STRIDE)
+    lane, width = (best[0], best[1]) if best is not None else (loops[-1], 1)
+    copies = [v.name for v in loops if best is not None and any(steps_between(a.offset, v, lane) for a in touched)]
+    if copies and extent(lane) <= CHAINS * width:
+        copies.append(lane.name)
+    return [InnerLane(lane.name, width, 1 if copies else chains(extent(lane), width), tuple(copies))]
+
+
+def steps_between(offset: Index, v: Var, lane: Var) -> bool:
+    """True where v goes from one element to the next of those that are read together for lanes near each other."""
+    step, far = coefficient(offset, v), coefficient(offset, lane)
+    return isinstance(step, int) and isinstance(far, int) and isinstance(v.hi, int) and (
+        0 < step and step * extent(v) <= far <= MAX_STRIDE)
+
+
+def inner_cost(nest: Nest, inner: list[InnerLane]) -> float:
     """Memory operations per row with the chosen inner lanes."""
-    by_name = {n: w for n, w, _ in inner}
+    by_name = {x.loop: x.width for x in inner}
     total = 0.0
     for loops, touched in inner_loops(nest):
         lane = next((v for v in loops if by_name.get(v.name, 1) > 1), None)
         if lane is None:
             total += memory_cost(touched, Var("none", 0, 0), 1, False)
         else:
-            total += memory_cost(touched, lane, by_name[lane.name], False)
+            total += memory_cost(touched, lane, by_name[lane.name], False, near=MAX_STRIDE)
     return total
