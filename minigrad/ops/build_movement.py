@@ -66,44 +66,31 @@ def pad(x: Node, pads: tuple[tuple[Index, Index], ...], fill: float = 0) -> Node
     return apply(movement.PAD, x, pads=pads, fill=fill, negative=fill == 0 and math.copysign(1, fill) < 0)
 
 
-def windows_tile(shape: Shape, axes: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...],
-                 dilation: tuple[int, ...], padding: tuple[tuple[int, int], ...]) -> bool:
-    """True where such windows of a tensor of this shape lie side by side, and each element is in one of them."""
-    return all([0 <= a < len(shape) and shape[a] != 0 and k == s and (d == 1 or k == 1) and p == (0, 0)
-                and (k == 1 or isinstance(shape[a], int) and shape[a] % k == 0)
-                for a, k, s, d, p in zip(axes, kernel, stride, dilation, padding, strict=True)])
+def window_is_reshape(shape: Shape, axes: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...],
+                      padding: tuple[tuple[int, int], ...]) -> bool:
+    """True where such windows of a tensor of this shape have one tap, which stays where it is."""
+    return all([0 <= a < len(shape) and shape[a] != 0 and k == s == 1 and p == (0, 0)
+                for a, k, s, p in zip(axes, kernel, stride, padding, strict=True)])
 
 
 def window(x: Node, axes: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...],
            dilation: tuple[int, ...], padding: tuple[tuple[int, int], ...], fill: float = 0) -> Node:
-    """Element (o, k) is x[o*stride + k*dilation - lo], `fill` outside; kernel axes come last. Windows side by side are
-    only another shape."""
-    if windows_tile(x.shape, axes, kernel, stride, dilation, padding):
-        return _tiles(x, axes, kernel)
+    """Element (o, k) is x[o*stride + k*dilation - lo], `fill` outside; kernel axes come last. Axes with one tap that
+    stays where it is only gain a kernel axis."""
+    if window_is_reshape(x.shape, axes, kernel, stride, padding):
+        return reshape(x, (*x.shape, *kernel))
     return apply(movement.WINDOW, x, axes=axes, kernel=kernel, stride=stride, dilation=dilation, padding=padding,
                  fill=rounded(fill, x.dtype))
 
 
 def unwindow(g: Node, axes: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...],
              dilation: tuple[int, ...], padding: tuple[tuple[int, int], ...], lengths: Shape) -> Node:
-    """The transpose of `window`: every (o, k) is added to the element it came from; `lengths` are the axes' lengths."""
-    shape = list(g.shape[:len(g.shape) - len(axes)])
-    for a, n in zip(axes, lengths, strict=True):
-        shape[a] = n
-    if windows_tile(tuple(shape), axes, kernel, stride, dilation, padding):
-        return reshape(permute(g, _behind(len(shape), axes)), tuple(shape))
+    """The transpose of `window`: every (o, k) is added to the element it came from; `lengths` are the axes' lengths.
+    Windows side by side, of which each element is in one, are only put into another order."""
+    if all([o * k == n and k == s and (d == 1 or k == 1) and p == (0, 0) for o, k, s, d, p, n in zip(
+            [g.shape[a] for a in axes], kernel, stride, dilation, padding, lengths, strict=True)]):
+        rank, length = len(g.shape) - len(axes), dict(zip(axes, lengths, strict=True))
+        order = [e for a in range(rank) for e in ((a, rank + axes.index(a)) if a in length else (a,))]
+        return reshape(permute(g, tuple(order)), tuple([length.get(a, g.shape[a]) for a in range(rank)]))
     return apply(movement.UNWINDOW, g, axes=axes, kernel=kernel, stride=stride, dilation=dilation, padding=padding,
                  lengths=lengths)
-
-
-def _tiles(x: Node, axes: tuple[int, ...], kernel: tuple[int, ...]) -> Node:
-    """x with each of these axes cut into tiles, whose own axes come last."""
-    size = dict(zip(axes, kernel, strict=True))
-    cut = [e for a, n in enumerate(x.shape) for e in ((n // size[a], size[a]) if a in size else (n,))]
-    order = _behind(len(x.shape), axes)
-    return permute(reshape(x, tuple(cut)), tuple(sorted(range(len(order)), key=order.__getitem__)))
-
-
-def _behind(rank: int, axes: tuple[int, ...]) -> tuple[int, ...]:
-    """The order in which each axis has its own of a tile, which come last, behind it."""
-    return tuple([e for a in range(rank) for e in ((a, rank + axes.index(a)) if a in axes else (a,))])
