@@ -317,7 +317,7 @@ def count_evaluations(group: Group, at: tuple[Index, ...], shape: tuple[Index, .
         around = group.domain if group.row is None else tuple(v for v in group.domain if v in group.row)
     total = volume((*around, *inner))
     lanes = target.lanes(32)
-    each = lanes if scattered else 1
+    each: float = lanes if scattered else 1
     if not (inner and group.contraction):
         return total * each
     if not all(map(is_digit, at)):  # a window

@@ -56,9 +56,9 @@ def operations(v: Var, width: int, edge: str = "rest") -> float:
 
 
 def memory_cost(found: Sequence[Access], v: Var, width: int, per_output: bool, apart: int = 1, near: int = 1,
-                edge: str = "rest") -> float:
+                edge: str = "rest", gather: float = GATHER) -> float:
     """Memory operations per element with `v` across lanes. Stores up to `apart` elements from each other are vectors,
-    and loads up to `near`; `edge` is that of the last vector.
+    and loads up to `near`; `edge` is that of the last vector, `gather` the cost of a lane that is further away.
 
     `per_output`: v is a variable of the domain, so everything is in lanes; else only accesses inside v's own loop are.
     """
@@ -74,7 +74,7 @@ def memory_cost(found: Sequence[Access], v: Var, width: int, per_output: bool, a
         if isinstance(far, int) and 1 < far <= (apart if a.kind == "store" else near):
             here = share * far
         elif step is None or step == 2 or (a.kind == "store" and step != 1):
-            here = GATHER
+            here = gather
         total += count * here
     return total
 
@@ -86,7 +86,7 @@ def _counts(found: Sequence[Access]) -> list[float]:
 
 
 def best_lane(candidates: list[tuple[Var, bool]], found: Sequence[Access], options: list[int], apart: int = 1,
-              near: int = 1, edge: str = "rest") -> tuple[Var, int, float] | None:
+              near: int = 1, edge: str = "rest", gather: float = GATHER) -> tuple[Var, int, float] | None:
     """(variable, width, cost) of the cheapest lane assignment, None where scalar code is as good. See `memory_cost`."""
     scalar = sum(_counts(found))
     best: tuple[Var, int, float] | None = None
@@ -94,7 +94,7 @@ def best_lane(candidates: list[tuple[Var, bool]], found: Sequence[Access], optio
         for width in options:
             if extent(v) < width:
                 continue
-            cost = memory_cost(found, v, width, per_output, apart, near, edge)
+            cost = memory_cost(found, v, width, per_output, apart, near, edge, gather)
             if cost < scalar * 0.9 and (best is None or cost < best[2] * 0.999):
                 best = (v, width, cost)
     return best
