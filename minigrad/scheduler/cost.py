@@ -4,6 +4,7 @@ from __future__ import annotations
 from math import ceil, inf
 
 from minigrad.codegen.strategies.attention_decode import MAX_ROWS
+from minigrad.codegen.strategies.panels import TRANSPOSED_STEPS
 from minigrad.codegen.strategies.recognise_window import MAX_TAPS
 from minigrad.expr import Index, Var, bounds, subs, variables
 from minigrad.ops.op import Elementwise, Generate
@@ -25,9 +26,6 @@ TILE_REUSE = 4
 
 BLOCK_REUSE = 256
 """The number of times that a packed block of an operand is used, if the other operand has that many rows."""
-
-TRANSPOSED_LANES = 4
-"""Lanes in which a packed operand that is read along the sum is computed: it is transposed on the way."""
 
 HALO = 1.05
 """The number of times that an element under a window is evaluated: staged rows of neighbouring bands overlap."""
@@ -332,5 +330,5 @@ def count_evaluations(group: Group, at: tuple[Index, ...], shape: tuple[Index, .
     if rows < MIN_ROWS or total < PACKED_WORK:
         return each * evaluations / TILE_REUSE
     if not (scattered or target.is_gpu) and used_variables(at[-1:]) & inner:
-        each = max(lanes / TRANSPOSED_LANES, 1)
+        each = max(lanes / TRANSPOSED_STEPS, 1)  # computed in as many lanes, on the way to where it is packed
     return each * evaluations / min(rows, BLOCK_REUSE)

@@ -112,10 +112,8 @@ class Merger:
         self.reads: dict[int, set[int]] = {}
         self.touches: dict[int, set[int]] = {}
         self.reduces: dict[int, tuple[Any, ...] | None] = {}
-        self.joins: dict[int, int] = {}
         self.elsewhere: set[int] = set()
         """The fusion groups that compute roots of theirs at other elements again."""
-        self.strangers: set[tuple[int, int, int, int]] = set()
 
     def space(self, g: int) -> tuple[Any, ...] | None:
         """The device and the index space of the outputs, which siblings have in common; None for groups that never
@@ -152,18 +150,7 @@ class Merger:
         if len(x.roots) + len(y.roots) > MAX_OUTPUTS or x.size + y.size > MAX_MEMBERS or self.state.apart(
                 x.roots, y.roots):
             return False
-        return not self.path_between(a, b) and self.worthwhile(a, b) and self.updates_in_step(a, b)
-
-    def worthwhile(self, a: int, b: int) -> bool:
-        """`shares_work`, computed once for two fusion groups as long as neither has joined another one."""
-        low, high = (a, b) if a < b else (b, a)
-        key = low, high, self.joins.get(low, 0), self.joins.get(high, 0)
-        if key in self.strangers:
-            return False
-        found = self.shares_work(a, b)
-        if not found:
-            self.strangers.add(key)
-        return found
+        return not self.path_between(a, b) and self.shares_work(a, b) and self.updates_in_step(a, b)
 
     def shares_work(self, a: int, b: int) -> bool:
         """True where they share an operand of the size of the space that they run over, or one reads what the other
@@ -275,7 +262,6 @@ class Merger:
                 inside.add(first)
         state.groups[second] = Group([], ())
         self.merged[second] = first
-        self.joins[first] = self.joins.get(first, 0) + 1
         self.needs[first] = self.current(self.needs[first] | self.needs[second]) - {first}
         self.reads.pop(first, None)
         self.touches.pop(first, None)

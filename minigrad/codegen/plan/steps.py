@@ -164,8 +164,8 @@ class Parts:
 @dataclass(frozen=True, slots=True)
 class Ahead:
     """`ahead p0 at k by 1 of i`: in each iteration of k, what p0 is read at once i has gone on by one is prefetched;
-    `by 4096 bytes`: what lies so far after what is read; `far`: to the second-level cache. Of an output it is what will
-    be stored: `ahead o0 at i by 0 of i`, where i is around the sums. Halide: prefetch.
+    `by 4096 bytes`: what lies so far after what is read; `far`: to the second-level cache. Of an output, or of what is
+    read beside one: `ahead o0 at i by 0 of i`, where i is around the sums, is what i will touch. Halide: prefetch.
 
     Lines of the operand are prefetched once. Where one iteration of i reads one run of memory, each iteration of k
     prefetches its share of the next run, front to back.

@@ -4,7 +4,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.collapse import coefficient
@@ -17,9 +16,8 @@ from minigrad.codegen.strategies.reduction import CHAINS, chains, small_loops
 from minigrad.expr import Index, Var
 from minigrad.target import Target
 
-COSTS: dict[str, Any] = {"near": MAX_STRIDE, "gather": 2.5}
-"""Loads that are near are vectors. Other lanes cost more than elsewhere, as rows are read several times: along the
-batch they made the gradient of a pool, 128x64x14x14, take 12.7 ms on a Zen 4 and 3.4 along its rows."""
+ROW_GATHER = 2.5
+"""Cost of one lane of a gather, as `GATHER`: rows are read several times."""
 
 
 def plan(nest: Nest, target: Target) -> Plan:
@@ -30,7 +28,8 @@ def plan(nest: Nest, target: Target) -> Plan:
     unroll = set[str]()
     if all([choice.width == 1 for choice in inner]):
         unroll = {name for loops, _ in inner_loops(nest) for name in small_loops(loops)}
-    best = best_lane([(v, True) for v in nest.domain], found, options, edge="back", **COSTS)
+    best = best_lane([(v, True) for v in nest.domain], found, options, near=MAX_STRIDE, edge="back",
+                     gather=ROW_GATHER)
     lanes, width = "", 1
     if best is not None and best[2] < inner_cost(nest, inner):
         lanes, width, inner = best[0].name, best[1], []
@@ -66,7 +65,7 @@ class InnerLane:
 def inner_lane(loops: tuple[Var, ...], touched: Sequence[Access], options: list[int]) -> list[InnerLane]:
     if not loops:
         return []
-    best = best_lane([(v, False) for v in loops], touched, options, **COSTS)
+    best = best_lane([(v, False) for v in loops], touched, options, near=MAX_STRIDE, gather=ROW_GATHER)
     lane, width = (best[0], best[1]) if best is not None else (loops[-1], 1)
     copies = [v.name for v in loops if best is not None and any(steps_between(a.offset, v, lane) for a in touched)]
     if copies and extent(lane) <= CHAINS * width:
@@ -90,5 +89,5 @@ def inner_cost(nest: Nest, inner: list[InnerLane]) -> float:
         if lane is None:
             total += memory_cost(touched, Var("none", 0, 0), 1, False)
         else:
-            total += memory_cost(touched, lane, by_name[lane.name], False, **COSTS)
+            total += memory_cost(touched, lane, by_name[lane.name], False, near=MAX_STRIDE, gather=ROW_GATHER)
     return total
