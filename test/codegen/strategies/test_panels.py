@@ -264,6 +264,18 @@ def test_each_sum_runs_in_its_order_in_one_accumulator() -> None:
     lambda: tensor(1, 2048) @ tensor(2048, 1024),
 ], ids=["a @ b", "a.T @ b", "a @ b.T", "few rows", "a computed", "5 vectors", "a row"])
 def test_no_accumulator_lives_on_the_stack(make: Callable[[], Tensor], target: Target, register: str) -> None:
+    check_no_spills(make, target, register)
+
+
+@pytest.mark.parametrize("m, n, k", [(784, 40, 240), (784, 40, 144), (196, 672, 112)])
+def test_no_accumulator_of_half_vectors_does(m: int, n: int, k: int) -> None:
+    """Where a processor begins two halves of a vector in a cycle, tiles may have those in all 32 registers."""
+    check_no_spills(lambda: tensor(m, k) @ tensor(k, n), TARGETS["half"], "ymm")
+
+
+def check_no_spills(make: Callable[[], Tensor], target: Target, register: str) -> None:
+    """Asserts that a product's multiply-adds are in registers of a kind, and that its sum neither reads nor writes
+    these on the stack."""
     stage = stages_of(flat_kernel(make(), target), target).stages[0]
     assert isinstance(stage.plan, Plan) and stage.plan.pattern == "panels"
     lines = assembly(render_llvm(stage.function, target).source, target.cpu).splitlines()
