@@ -21,8 +21,8 @@ def gemm(n: Node) -> Tensor:
     A, B, C = n.tensor(0), n.tensor(1), n.tensor(2, None)
     A, B = A.T if n.attribute("transA", 0) else A, B.T if n.attribute("transB", 0) else B
     alpha, beta = n.attribute("alpha", 1.0), n.attribute("beta", 1.0)
-    y = (A @ B) if alpha == 1 else ((A @ B) * alpha).cast(A.dtype)
-    return y if C is None else y + (C if beta == 1 else (C * beta).cast(C.dtype))
+    y = (A @ B) if alpha == 1 else (A @ B) * alpha
+    return (y if C is None else y + (C if beta == 1 else C * beta)).cast(A.dtype)
 
 
 class Windows:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 import minigrad.nn.functional as F
-from minigrad import Tensor
+from minigrad import Tensor, dtypes
+from minigrad.dtype import DType
 from minigrad.onnx.node import Node, Operator
 
 NEAREST: dict[str, Any] = {"round_prefer_floor": lambda x: np.ceil(x - 0.5), "floor": np.floor, "ceil": np.ceil,
@@ -64,12 +65,21 @@ def weights_of(n: Node, size: int, new: int, scale: float, roi: tuple[float, flo
     return matrix / np.where(total == 0, 1, total)
 
 
+def working_type(dtype: DType) -> DType:
+    """The type in which numbers of `dtype` are weighted: one that holds them, and the weights."""
+    return dtypes.float64 if dtype is dtypes.float64 or (dtype.is_int and dtype.bits >= 32) else dtypes.float32
+
+
+def nearest(x: Tensor, dtype: DType) -> Tensor:
+    """x in another type; integers are the nearest ones, within the type's range."""
+    return (x.round() if x.dtype.is_float and dtype.is_int else x).cast(dtype)
+
+
 def resized(x: Tensor, axis: int, matrix: np.ndarray) -> Tensor:
     """An axis times a matrix: by its few numbers per row where it has few, else as a product."""
     taps = int((matrix != 0).sum(1).max(initial=1))
     if taps > 4:
-        product = Tensor(matrix.astype(np.float32), device=x.device).cast(x.dtype)
-        return (x.moveaxis(axis, -1) @ product.T).moveaxis(-1, axis)
+        return (x.moveaxis(axis, -1) @ Tensor(matrix.T, dtype=x.dtype, device=x.device)).moveaxis(-1, axis)
     order = np.argsort(matrix == 0, axis=1, kind="stable")[:, :taps]
     values = np.take_along_axis(matrix, order, 1)
     shape = [1] * x.ndim
@@ -78,7 +88,7 @@ def resized(x: Tensor, axis: int, matrix: np.ndarray) -> Tensor:
     for tap in range(taps):
         part = x.index_select(axis, Tensor(order[:, tap].astype(np.int64), device=x.device))
         if not (values[:, tap] == 1).all():
-            part = part * Tensor(values[:, tap].astype(np.float32), device=x.device).cast(x.dtype).reshape(*shape)
+            part = part * Tensor(values[:, tap], dtype=x.dtype, device=x.device).reshape(*shape)
         result = part if result is None else result + part
     return result
 
@@ -101,6 +111,7 @@ def resize(n: Node) -> Tensor:
         sizes = [int(np.floor(np.float32(s) * o)) for s, o in zip(scales, old, strict=True)]
     crop = n.attribute("coordinate_transformation_mode") == "tf_crop_and_resize"
     roi = n.known(1).reshape(-1).tolist() if crop else [0.0] * len(axes) + [1.0] * len(axes)
+    wide = x.dtype if mode == "nearest" else working_type(x.dtype)
     y, outside = x, np.zeros((1,) * x.ndim, bool)
     for i, axis in enumerate(axes):
         edges = (roi[i], roi[i + len(axes)])
@@ -109,18 +120,18 @@ def resize(n: Node) -> Tensor:
             shape = [-1 if a == axis else 1 for a in range(x.ndim)]
             outside = outside | ((place < 0) | (place > old[i] - 1)).reshape(shape)
         if sizes[i] != old[i] or scales[i] != 1 or crop:
-            y = resized(y, axis, weights_of(n, old[i], sizes[i], scales[i], edges, mode))
+            y = resized(y.cast(wide), axis, weights_of(n, old[i], sizes[i], scales[i], edges, mode))
     if crop:
         y = n.constant(np.broadcast_to(outside, y.shape)).where(n.attribute("extrapolation_value", 0.0), y)
-    return y.cast(x.dtype)
+    return nearest(y, x.dtype)
 
 
 def grid_sample(n: Node) -> Tensor:
     """Numbers of x [N, C, ...] at the places of a grid."""
     mode = n.attribute("mode", "bilinear")
-    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
-    return F.grid_sample(n.tensor(0), n.tensor(1), mode, n.attribute("padding_mode", "zeros"),
-                         bool(n.attribute("align_corners", 0)))
+    mode, x = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode), n.tensor(0)
+    y = F.grid_sample(x, n.tensor(1), mode, n.attribute("padding_mode", "zeros"), bool(n.attribute("align_corners", 0)))
+    return nearest(y, x.dtype)
 
 
 def roi_align(n: Node) -> Tensor:

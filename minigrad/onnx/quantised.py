@@ -11,7 +11,7 @@ from minigrad.onnx.node import Node, Operator
 from minigrad.onnx.values import DTYPES, ELEMENTS, INTEGERS, Narrow, cast, element_of
 
 RANGES = {TensorProto.UINT8: (0, 255), TensorProto.INT8: (-128, 127), TensorProto.UINT16: (0, 65535),
-          TensorProto.INT16: (-32768, 32767), TensorProto.INT32: (-2**31, 2**31 - 1), **INTEGERS}
+          TensorProto.INT16: (-32768, 32767), **INTEGERS}
 
 
 def plain(value: Tensor | Narrow) -> Tensor:
@@ -34,8 +34,8 @@ def rounded(x: Tensor, element: int, zero: Tensor | None = None, saturate: bool 
     if element not in RANGES:
         return cast(x if zero is None else x + zero, element, saturate)
     low, high = RANGES[element]
-    y = x.round().clip(-2.0**31, 2.0**31 - 256).cast(dtypes.int32)
-    y = (y if zero is None else y + zero.cast(dtypes.int32)).clip(low, high)
+    y = x.round().float()  # whole numbers beyond 2**24, which float32 rounds, are beyond the range anyway
+    y = (y if zero is None else y + zero.float()).clip(low, high)
     return Narrow(y.cast(dtypes.int8), element) if element in INTEGERS else y.cast(DTYPES[element])
 
 
