@@ -11,6 +11,7 @@ import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
 
 from minigrad import Tensor, dtypes, jit
+from minigrad.capture.recorder import capturing
 from minigrad.dtype import DType
 from minigrad.errors import CaptureError, MinigradError
 from minigrad.onnx.refusal import Invalid, Unsupported
@@ -95,6 +96,8 @@ class OnnxModel:
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs by name, for arrays or Tensors by name. A sequence is a list of Tensors."""
         values = self._fed(feeds)
+        if capturing():  # in a function that is captured: nothing to capture here, and a value that is read is an error
+            return self._named(self._run(values, self._fixed(feeds, True)))
         tensors_only = all(isinstance(v, Tensor) for v in values.values())
         captured = self.why_eager is None and tensors_only
         if captured and self.why_sized is None and not self._by_value and self._sizes.differ(values):
@@ -103,7 +106,7 @@ class OnnxModel:
             if captured and not self._by_value:
                 results = self._listed(tuple(values))([*values.values()])
             else:
-                results = (self._captured if captured else self._run)(values, self._fixed(feeds))
+                results = (self._captured if captured else self._run)(values, self._fixed(feeds, self._by_value))
         except MinigradError as error:
             if not _while_capturing(error):
                 raise
@@ -111,6 +114,9 @@ class OnnxModel:
                 self.why_eager = str(error)
             self._by_value = True  # what the nodes read may be an integer that was fed: then a capture for each
             return self(feeds)
+        return self._named(results)
+
+    def _named(self, results: list[Any]) -> dict[str, Any]:
         return dict(zip((o.name for o in self.outputs), results, strict=True))
 
     @property
@@ -141,15 +147,15 @@ class OnnxModel:
         except MinigradError as error:
             self.why_sized = why(error)
             return self(feeds)
-        return dict(zip((o.name for o in self.outputs), results, strict=True))
+        return self._named(results)
 
     def _small(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         arrays = {name: np.asarray(value) for name, value in feeds.items() if not isinstance(value, (Tensor, list))}
         return {name: a for name, a in arrays.items() if a.dtype.kind in "iub" and a.size <= 8}
 
-    def _fixed(self, feeds: Mapping[str, Any]) -> tuple:
+    def _fixed(self, feeds: Mapping[str, Any], wanted: bool) -> tuple:
         """The small fed integers and booleans, as numbers that are part of a capture's kind, where values are read."""
-        small = self._small(feeds) if self._by_value else {}
+        small = self._small(feeds) if wanted else {}
         return tuple((name, a.dtype.name, a.shape, tuple(a.reshape(-1).tolist())) for name, a in small.items())
 
     def _run(self, values: dict[str, Any], fixed: tuple) -> list[Any]:

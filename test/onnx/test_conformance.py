@@ -15,7 +15,7 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from support.onnx_conformance import cases, outcome  # noqa: E402
 
-from minigrad import Tensor, dtypes  # noqa: E402
+from minigrad import Tensor, dtypes, jit  # noqa: E402
 from minigrad.engine.stats import stats  # noqa: E402
 from minigrad.onnx import Invalid, OnnxModel, Unsupported  # noqa: E402
 
@@ -89,6 +89,24 @@ def test_a_branch_that_a_fed_number_takes_is_captured_for_each() -> None:
         expected = -x if which else np.maximum(x, 0)
         np.testing.assert_array_equal(model({"x": x, "which": np.array(which)})["y"].numpy(), expected)
     assert model.why_eager is None and model.captures == 2
+
+
+def test_models_in_captured_functions() -> None:
+    """One that reads nothing is a part of the capture, one that reads values says so, and stays as it was."""
+    x = np.array([[1, 0, -1]], np.float32)
+    for op in ("NonZero", "Unique", "Compress"):
+        inputs = ["x", "b"] if op == "Compress" else ["x"]
+        cast = helper.make_node("Cast", ["x"], ["b"], to=TensorProto.BOOL)
+        reads = OnnxModel(layer([cast, helper.make_node(op, inputs, ["y"])], shape=(3,)))
+        for _ in range(2):
+            with pytest.raises(Invalid, match=rf"node of {op}: \[jit\] expected no value on the host"):
+                jit(lambda t, model=reads: model({"x": t})["y"])(Tensor(x[0]))
+            assert reads({"x": x[0]})["y"].shape[-1] == (3 if op == "Unique" else 2)
+    plain = OnnxModel(layer([helper.make_node("Neg", ["x"], ["y"])]))
+    step = jit(lambda t: plain({"x": t})["y"] * 2)
+    for k in range(4):
+        np.testing.assert_array_equal(step(Tensor(x + k)).numpy(), -2 * (x + k))
+    assert step.replays == 3 and plain.captures == 0
 
 
 def test_a_fed_number_is_not_computed_and_a_known_exponent_multiplies() -> None:
