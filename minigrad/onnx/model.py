@@ -17,9 +17,9 @@ from minigrad.errors import CaptureError, MinigradError
 from minigrad.onnx.refusal import Invalid, Unsupported
 from minigrad.onnx.run import FEW, Runner, tensors
 from minigrad.onnx.symbolic import Sizes, settled, why
-from minigrad.onnx.values import DTYPES, Value, element_of, from_array, in_memory, name_of
+from minigrad.onnx.values import DTYPES, FLOATS, INTEGERS, Narrow, Value, element_of, from_array, in_memory, name_of
 
-NUMBERS = {name_of(element) for element in DTYPES}
+NUMBERS = {name_of(element) for element in (*DTYPES, *FLOATS, *INTEGERS)}
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,8 @@ class OnnxModel:
             self.known[proto.name] = value
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs by name, for arrays or Tensors by name. A sequence is a list of Tensors."""
+        """The outputs by name, for arrays or Tensors by name. A sequence is a list of Tensors, numbers of 8 bits or
+        less that no kernel computes in (int4, float8) are a `Narrow`; strings are an array."""
         values = self._fed(feeds)
         if capturing():  # in a function that is captured: nothing to capture here, and a value that is read is an error
             return self._named(self._run(values, self._fixed(feeds, True)))
@@ -191,7 +192,7 @@ class OnnxModel:
             value = np.asarray(value) if isinstance(value, (int, float, bool, np.generic)) else value
             if isinstance(value, np.ndarray) and value.dtype.kind not in "OUS":
                 value = in_memory(value, self.device)
-            if name in described and isinstance(value, Tensor):
+            if name in described and isinstance(value, Tensor | Narrow):
                 _check(described[name], value)
             result[name] = value
         return result
@@ -202,7 +203,7 @@ def _while_capturing(error: BaseException | None) -> bool:
     return error is not None and (isinstance(error, CaptureError) or _while_capturing(error.__cause__))
 
 
-def _check(expected: Described, value: Tensor) -> None:
+def _check(expected: Described, value: Tensor | Narrow) -> None:
     """Raises Invalid for another type or shape than the model says."""
     given = name_of(element_of(value))
     if expected.type in NUMBERS and given != expected.type:

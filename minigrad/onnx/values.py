@@ -51,7 +51,8 @@ _ARRAYS = {np.dtype(getattr(ml_dtypes, name)): getattr(TensorProto, element) for
 
 @dataclass(frozen=True)
 class Narrow:
-    """Numbers of a type that has no kernels, `element`, in a Tensor of a wider one that holds each exactly."""
+    """Numbers of a type of few bits that has no kernels, such as int4 or float8e4m3fn: `tensor` has them in a wider
+    type that holds each exactly, `element` is the `TensorProto.DataType`. A model gives and takes these."""
 
     tensor: Tensor
     element: int
@@ -60,6 +61,16 @@ class Narrow:
     def shape(self) -> tuple:
         """The sizes of the axes."""
         return tuple(self.tensor.shape)
+
+    @property
+    def dtype(self) -> str:
+        """The name of the type."""
+        return name_of(self.element)
+
+    def numpy(self) -> np.ndarray:
+        """The numbers as an array of the type of `ml_dtypes`."""
+        found: np.ndarray = self.tensor.numpy().astype(helper.tensor_dtype_to_np_dtype(self.element))
+        return found
 
 
 Value = Tensor | np.ndarray | Narrow | list | None
@@ -106,7 +117,7 @@ def in_memory(array: np.ndarray, device: str | None) -> Tensor | Narrow:
 def to_array(value: Any) -> Any:
     """The array of a value's numbers, in the type that the onnx package gives it; a list of them for a sequence."""
     if isinstance(value, Narrow):
-        return value.tensor.numpy().astype(helper.tensor_dtype_to_np_dtype(value.element))
+        return value.numpy()
     if isinstance(value, Tensor):
         if value.dtype is dtypes.bfloat16:
             return value.bitcast(dtypes.uint16).numpy().view(ml_dtypes.bfloat16)

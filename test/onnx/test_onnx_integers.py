@@ -11,7 +11,7 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 
-from minigrad.onnx import OnnxModel  # noqa: E402
+from minigrad.onnx import Invalid, Narrow, OnnxModel  # noqa: E402
 
 
 def one_node(op: str, feeds: dict[str, np.ndarray], element: int, weights: dict[str, np.ndarray] | None = None,
@@ -103,3 +103,25 @@ def test_quantised_numbers_saturate_whatever_the_zero_point(element: str) -> Non
                          helper.np_dtype_to_tensor_dtype(np.dtype(element)))
         got = OnnxModel(model)({"x": x, "scale": scale, "zero": np.array(zero, element)})["y"].numpy()
         np.testing.assert_array_equal(got, (steps + zero).clip(info.min, info.max).astype(element), f"{zero}")
+
+
+@pytest.mark.parametrize("element", ["INT4", "UINT4", "FLOAT8E4M3FN", "FLOAT8E5M2", "FLOAT8E4M3FNUZ", "FLOAT4E2M1"])
+def test_numbers_of_few_bits_come_out_and_go_in(element: str) -> None:
+    """As arrays of the type that the onnx package has for them, captured and not, and from one model to the next."""
+    to, x = getattr(TensorProto, element), np.array([[-3, 0.5, 2], [1, 7, -0.0]], np.float32)
+    x = abs(x) if element == "UINT4" else x
+    there = OnnxModel(one_node("Cast", {"x": x}, to, opset=23, to=to))
+    graph = helper.make_graph([helper.make_node("Cast", ["y"], ["z"], to=TensorProto.FLOAT)], "g",
+                              [helper.make_tensor_value_info("y", to, [2, 3])],
+                              [helper.make_tensor_value_info("z", TensorProto.FLOAT, None)])
+    back = OnnxModel(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)]))
+    want = x.astype(helper.tensor_dtype_to_np_dtype(to))
+    for _ in range(3):
+        y = there({"x": x})["y"]
+        assert isinstance(y, Narrow) and y.shape == (2, 3) and y.dtype == element.lower()
+        assert y.numpy().dtype == want.dtype and (y.numpy() == want).all()
+        for fed in (y, y.numpy()):
+            np.testing.assert_array_equal(back({"y": fed})["z"].numpy(), want.astype(np.float32))
+    assert there.replays == 2
+    with pytest.raises(Invalid, match=f"input 'y': expected {element.lower()}, got float"):
+        back({"y": x})
