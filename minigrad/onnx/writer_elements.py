@@ -101,8 +101,7 @@ def _divided(rest_wanted: bool) -> Rule:
     def rule(w: Writer, node: Node) -> str:
         dtype = node.dtype
         if dtype.is_float:
-            return _float_mod(w, node) if rest_wanted else w.narrowed(
-                w.op("Floor", w.op("Div", *operands(w, node))), dtype)
+            return _float_divided(w, node, rest_wanted)
         if dtype is uint64:
             raise refuse(f"[onnx] writing {node.op.name} of uint64", "other types")
         x, y = operands(w, node)
@@ -122,13 +121,20 @@ def _divided(rest_wanted: bool) -> Rule:
     return rule
 
 
-def _float_mod(w: Writer, node: Node) -> str:
+def _float_divided(w: Writer, node: Node, rest_wanted: bool) -> str:
+    """x % y or x // y of floats by the remainder that C's fmod has exactly, never by x / y, which rounds up to the next
+    integer: 1 // 0.1 is 9."""
     x, y = operands(w, node)
-    zero = w.like(0, node.dtype)
-    quotient = w.op("Floor", w.op("Div", x, y))
-    rest = w.op("Where", w.op("Equal", quotient, zero), x, w.op("Sub", x, w.op("Mul", quotient, y)))
-    rest = w.op("Where", _differ_in_sign(w, rest, y, zero), w.op("Add", rest, y), rest)
-    return w.narrowed(rest, node.dtype)
+    zero, one = w.like(0, node.dtype), w.like(1, node.dtype)
+    rest = w.op("Mod", x, y, fmod=1)
+    down = _differ_in_sign(w, rest, y, zero)
+    if rest_wanted:
+        return w.narrowed(w.op("Where", down, w.op("Add", rest, y), rest), node.dtype)
+    x, y, rest, zero, one = (w.cast(v, float64) for v in (x, y, rest, zero, one))
+    whole = w.op("Round", w.op("Div", w.op("Sub", x, rest), y))  # an integer, but for rounding
+    found = w.op("Where", down, w.op("Sub", whole, one), whole)
+    found = w.op("Where", w.op("Equal", y, zero), w.op("Div", x, y), found)
+    return converted(w, found, float64, node.dtype)
 
 
 # Bits

@@ -4,6 +4,8 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from fractions import Fraction
+from math import floor
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +68,7 @@ def elementwise(x: Tensor, y: Tensor) -> list[Tensor]:
              Tensor.neg, Tensor.abs, Tensor.exp, Tensor.sin, Tensor.cos, Tensor.tanh, Tensor.sigmoid, Tensor.erf,
              Tensor.floor, Tensor.ceil, Tensor.trunc, Tensor.round, Tensor.relu, Tensor.silu, Tensor.softplus,
              lambda x: x.abs().sqrt(), lambda x: (x.abs() + 1).log(), Tensor.log1p, Tensor.sign, Tensor.isnan]
-    binary = [x + y, x - y, x * y, x / y, x.maximum(y), x.minimum(y), x < y, x <= y, x == y, x != y, x // y, x % y,
+    binary = [x + y, x - y, x * y, x / y, x.maximum(y), x.minimum(y), x < y, x <= y, x == y, x != y,
               x.abs() ** y.clip(-3, 3), (x < y).where(x, y), (x < y) & (y < 1), (x < y) | (y < 1), (x < y) ^ (y < 1),
               (x < y).where(y < 0, x < 0), x + 1, 2 - x, x * y[:1], (x < y).logical_not()]
     return [*[f(x) for f in unary], *binary]
@@ -78,6 +80,39 @@ def test_elementwise_of_floats(dtype: Any) -> None:
         warnings.simplefilter("ignore", RuntimeWarning)
         check(elementwise, floats(5, 7, dtype=dtype), floats(5, 7, dtype=dtype, seed=1).flip(1).realize(),
               tolerance=1e-5 if dtype is np.float32 else 4e-3)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
+def test_divisions_of_floats_are_exact(dtype: Any) -> None:
+    """//, % and fmod beside fractions, quotients from far below 1 to beyond the type's digits, and special numbers."""
+    rng, kind = RNG(3), np.finfo(dtype)
+    ends = (1e-3, 1e3) if dtype is np.float16 else (1e-6, 1e8)
+    x, y = (np.exp(rng.uniform(*np.log(ends), 400)).astype(dtype) * rng.choice([-1, 1], 400).astype(dtype)
+            for _ in range(2))
+    x[:40], y[:40] = np.arange(1, 41), 0.1
+    x[40:80], y[40:80] = np.arange(-40, 0), 0.3
+    quotients = [Fraction(float(a)) / Fraction(float(b)) for a, b in zip(x, y, strict=True)]
+    keep = np.array([abs(q) < min(2**50, float(kind.max)) for q in quotients])
+    x, y, quotients = x[keep], y[keep], [q for q, k in zip(quotients, keep, strict=True) if k]
+    floors, rests = [floor(q) for q in quotients], [Fraction(float(a)) - floor(q) * Fraction(float(b)) for a, b, q in
+                                                    zip(x, y, quotients, strict=True)]
+
+    def f(x: Tensor, y: Tensor) -> list[Tensor]:
+        return [x // y, x % y, x.fmod(y)]
+
+    def exported(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
+        model = export(f, Tensor(x).realize(), Tensor(y).realize())
+        return list(by_onnxruntime(model, {v.name: a for v, a in zip(model.graph.input, (x, y), strict=True)}).values())
+
+    whole, rest, cut = exported(x, y)
+    np.testing.assert_array_equal(whole, np.array(floors, np.float64).astype(dtype))
+    np.testing.assert_array_equal(rest, np.array([float(r) for r in rests]).astype(dtype))
+    np.testing.assert_array_equal(cut, np.fmod(x, y))
+    special = np.array([np.nan, np.inf, -np.inf, 0, -0.0, 2, -3], dtype)
+    x, y = (a.ravel() for a in np.meshgrid(special, special))
+    with np.errstate(all="ignore"):
+        for got, want in zip(exported(x, y), (np.floor_divide(x, y), np.remainder(x, y), np.fmod(x, y)), strict=True):
+            np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize("name", ["int8", "int32", "int64", "uint32"])
