@@ -14,8 +14,9 @@ _ALIGNED = 64
 
 
 def default_collate(samples: Sequence[Any]) -> Any:
-    """Stacks samples: arrays and Tensors of one shape to Tensors [N, ...], numbers to Tensors [N] of float64 or int64,
-    tuples and dictionaries part by part; texts stay a list. Raises ShapeError where samples differ."""
+    """Stacks samples: arrays and Tensors of one shape to Tensors [N, ...], numbers to Tensors [N] of float64, if one of
+    them is a float, or int64, tuples and dictionaries part by part; texts stay a list. Raises ShapeError where samples
+    differ."""
     return default_convert(collate_arrays(samples))
 
 
@@ -38,13 +39,11 @@ def as_lists(data: Any) -> Any:
 def collate_arrays(samples: Sequence[Any]) -> Any:
     """As `default_collate`, to numpy arrays."""
     first = samples[0]
-    if isinstance(first, Tensor):
-        return _stacked([s.numpy() for s in samples])
-    if isinstance(first, np.ndarray | np.generic):
-        return _stacked([np.asarray(s) for s in samples])
-    if isinstance(first, bool | int | float):
-        kind = np.bool_ if isinstance(first, bool) else np.int64 if isinstance(first, int) else np.float64
-        return np.array(samples, kind)
+    if isinstance(first, Tensor | np.ndarray | np.generic | bool | int | float):
+        kinds = set(map(type, samples))
+        if kinds <= {int, float} and (float in kinds or all(-2**63 <= s < 2**63 for s in samples)):
+            return np.array(samples, np.float64 if float in kinds else np.int64)
+        return _stacked([_as_array(s) for s in samples])
     if isinstance(first, str | bytes):
         return list(samples)
     if isinstance(first, Mapping):
@@ -57,6 +56,17 @@ def collate_arrays(samples: Sequence[Any]) -> Any:
         return type(first)(*parts) if hasattr(first, "_fields") else parts
     raise ShapeError("[default_collate] expected arrays, Tensors, numbers, texts, or tuples and dictionaries of them, "
                      f"got a {type(first).__name__}; collate_fn may take others")
+
+
+def _as_array(sample: Any) -> np.ndarray:
+    """An array, a Tensor or a number as an array: of numbers int64, float64 or bool."""
+    if isinstance(sample, int) and not -2**63 <= sample < 2**63:
+        raise ShapeError(f"[default_collate] expected integers that int64 holds, got {sample}")
+    if isinstance(sample, bool | int | float | np.ndarray | np.generic):
+        return np.asarray(sample)
+    if isinstance(sample, Tensor):
+        return sample.numpy()
+    raise ShapeError(f"[default_collate] expected numbers, arrays and Tensors alone, got a {type(sample).__name__} too")
 
 
 def _stacked(arrays: list[np.ndarray]) -> np.ndarray:

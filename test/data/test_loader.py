@@ -18,6 +18,7 @@ from minigrad.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    default_collate,
     get_worker_info,
 )
 from minigrad.errors import ConfigError, DeviceError, MinigradError, ShapeError
@@ -279,6 +280,25 @@ def test_samples_that_do_not_fit_together(workers: int) -> None:
         list(DataLoader([(1, 2), (1,)], 2, num_workers=workers))
     with pytest.raises(ShapeError, match="got a object; collate_fn may take others"):
         list(DataLoader([object()], 1, num_workers=workers))
+
+
+NUMBERS: list[Any] = [True, 0, 1, -7, 2**40, 0.5, -2.0**100, float("inf"), np.float32(0.25), np.int8(3), np.bool_(True),
+                      np.array(2), np.array(1.5, np.float16)]
+
+
+@pytest.mark.parametrize("first", NUMBERS, ids=repr)
+def test_no_number_of_a_batch_is_cut(first: Any) -> None:
+    """Whichever comes first: that of numbers of two types is one that holds both."""
+    for second in NUMBERS:
+        for made in (default_collate([first, second]), default_collate([(first,), (second,)])[0],
+                     default_collate([{"a": first}, {"a": second}])["a"], default_collate([Tensor(first), second])):
+            assert [float(v) for v in made.tolist()] == [float(first), float(second)]
+            assert made.dtype.is_float == any(np.asarray(v).dtype.kind == "f" for v in (first, second))
+    for other in ("a", None, [1], 1j):
+        with pytest.raises(ShapeError, match="expected numbers, arrays and Tensors alone, got a"):
+            default_collate([first, other])
+    with pytest.raises(ShapeError, match="expected integers that int64 holds, got 9223372036854775808"):
+        default_collate([1, 2**63])
 
 
 class Broken(Dataset):
