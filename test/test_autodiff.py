@@ -117,6 +117,18 @@ def test_ties_share_the_gradient() -> None:
     assert grad_of(x).tolist() == [0.5, 0.5, 0.0]
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("device", ["CPU", "NUMPY"])
+def test_any_number_of_ties_share_the_gradient(dtype: str, device: str) -> None:
+    """More than float16 counts to, too: 65,504."""
+    for count in (3, 2049, 65_520, 140_000):
+        for extreme in ("amax", "amin", "max", "min"):
+            x = Tensor(np.full((1, count), 2), dtype=dtype, device=device, requires_grad=True)
+            (getattr(x, extreme)() * 3).sum().backward()
+            got = grad_of(x).float().numpy()
+            np.testing.assert_allclose(got, 3 / count, {"float16": 5e-3, "bfloat16": 4e-3}.get(dtype, 1e-6))
+
+
 def test_extreme_arguments_have_finite_gradients() -> None:
     x = Tensor([-200.0, 0.0, 200.0], requires_grad=True)
     (x.sigmoid() + x.silu() + x.softplus() + x.logsigmoid() + x.tanh()).sum().backward()

@@ -67,7 +67,7 @@ def _prod_vjp(node: Node, g: Node) -> tuple[Node | None]:
 
 
 def _extreme_vjp(node: Node, g: Node) -> tuple[Node | None]:
-    """Equal extremes share the gradient."""
+    """Equal extremes share the gradient. They are counted in float32 at least: float16 ends at 65504."""
     x, axes = node.inputs[0], node.params["axes"]
     if not x.dtype.is_float:
         return (None,)
@@ -76,9 +76,10 @@ def _extreme_vjp(node: Node, g: Node) -> tuple[Node | None]:
         # has an extreme of its own.
         x = B.alias(x)
         node = apply(node.op, x, axes=axes)
-    hit = B.cast(B.eq(x, B.expand_reduced(node, x.shape, axes)), x.dtype)
-    share = B.div(g, B.sum(hit, axes))
-    return (B.mul(hit, B.expand_reduced(share, x.shape, axes)),)
+    wide = x.dtype.compute
+    hit = B.cast(B.eq(x, B.expand_reduced(node, x.shape, axes)), wide)
+    share = B.div(B.cast(g, wide), B.sum(hit, axes))
+    return (B.cast(B.mul(hit, B.expand_reduced(share, x.shape, axes)), x.dtype),)
 
 
 SUM = Op("sum", _infer("sum", False), _sum_vjp, _accumulate(np.sum), Reduction("sum"))
