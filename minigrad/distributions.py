@@ -100,6 +100,13 @@ def _weighted(probs: Tensor, x: Tensor) -> Tensor:
     return probs * there.where(x, 0.0)
 
 
+def _divergence(probs: Tensor, others: Tensor, x: Tensor) -> Tensor:
+    """The part of a divergence from what happens with `probs` to the same with `others`, of log ratio x: infinite where
+    it happens in one and cannot in the other, whatever x of a clamped probability says."""
+    never = (probs > 0) & (others == 0)
+    return never.where(math.inf, _weighted(probs, never.where(0.0, x)))
+
+
 class Bernoulli(Distribution):
     """1 with probability `probs`, or sigmoid(logits), else 0. Samples are floats."""
 
@@ -177,14 +184,16 @@ class Normal(Distribution):
 
 
 def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
-    """The mean of log p - log q over p, of two of one kind. Raises MinigradError for others."""
+    """The mean of log p - log q over p, of two of one kind; infinite where q cannot be what p can. Raises MinigradError
+    for others."""
     if isinstance(p, Categorical) and isinstance(q, Categorical):
-        return _weighted(p.probs, p.logits - q.logits).sum(-1)
+        return _divergence(p.probs, q.probs, p.logits - q.logits).sum(-1)
     if isinstance(p, Normal) and isinstance(q, Normal):
         ratio = (p.scale / q.scale).square()
         return 0.5 * (ratio + ((p.loc - q.loc) / q.scale).square() - 1 - ratio.log())
     if isinstance(p, Bernoulli) and isinstance(q, Bernoulli):
-        return p.probs * (p.logits - q.logits) + q.logits.softplus() - p.logits.softplus()
+        ones = _divergence(p.probs, q.probs, (-q.logits).softplus() - (-p.logits).softplus())
+        return ones + _divergence(1 - p.probs, 1 - q.probs, q.logits.softplus() - p.logits.softplus())
     raise MinigradError(f"[kl_divergence] expected two distributions of one kind, got {type(p).__name__} and "
                         f"{type(q).__name__}")
 

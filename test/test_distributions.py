@@ -54,6 +54,28 @@ def test_as_torch(name: str) -> None:
         np.testing.assert_allclose(x.grad.numpy(), t.grad.numpy(), rtol=1e-4, atol=1e-5)
 
 
+@needs_torch
+@pytest.mark.parametrize("given", ["probs", "logits"])
+@pytest.mark.parametrize("kind", ["Categorical", "Bernoulli"])
+def test_divergence_from_what_cannot_happen_is_infinite(kind: str, given: str) -> None:
+    """All pairs, of chances that may be 0 or 1, against torch, whose gradients are NaN in places."""
+    chances = np.array([[0, 0, 1], [0, 0.25, 0.75], [0.5, 0.5, 0], [0.2, 0.3, 0.5]] if kind == "Categorical"
+                       else [0, 1, 0.25, 0.9], np.float32)
+    with np.errstate(divide="ignore"):
+        numbers = chances if given == "probs" else np.log(chances / (1 - (kind == "Bernoulli") * chances))
+    found = []
+    for d, t in ((distributions, lambda a: Tensor(a, device="NUMPY", requires_grad=True)),
+                 (torch.distributions, lambda a: torch.tensor(a, requires_grad=True))):
+        p, q = t(np.repeat(numbers, len(numbers), 0)), t(np.concatenate([numbers] * len(numbers)))
+        made = d.kl_divergence(*[getattr(d, kind)(**{given: v}) for v in (p, q)])
+        found.append(made.detach().numpy())
+        if d is distributions:
+            made.isinf().where(0, made).sum().backward()
+            assert np.isfinite(p.grad.numpy()).all() and np.isfinite(q.grad.numpy()).all()
+    np.testing.assert_allclose(*found, rtol=2e-5, atol=1e-6)
+    assert np.isinf(found[0]).sum() >= 6
+
+
 def test_samples() -> None:
     with config(device="CPU"):
         Tensor.manual_seed(0)
