@@ -31,13 +31,14 @@ class DecompositionMixin(Base):
         return self._of_matrices("inverse", D.inverse)
 
     def det(self) -> Self:
-        """The determinant of square matrices, [...]; its gradient is infinite or NaN where it is 0."""
-        return self._pivots("det").prod(-1)
+        """The determinant of square matrices, [...]. Its gradient is the matrix of cofactors, of singular ones too; the
+        gradient of that is infinite or NaN where the determinant is 0."""
+        return self._pivots("det").prod(-1) if 0 in self.shape else self._of_matrices("det", D.det)
 
     def slogdet(self) -> tuple[Self, Self]:
         """(sign of the determinant, logarithm of its absolute value), [...] each: no overflow for large matrices."""
-        pivots = self._pivots("slogdet")
-        return pivots.sign().prod(-1), pivots.abs().log().sum(-1)
+        sign = self._pivots("slogdet").sign().prod(-1)
+        return sign, sign.zeros_like() if 0 in self.shape else self._of_matrices("slogdet", D.log_det)
 
     def logdet(self) -> Self:
         """The logarithm of the determinant, [...]; NaN where that is negative."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from minigrad.dtype import DType
+from minigrad.dtype import DType, int32
 from minigrad.ops import build as B
 from minigrad.ops.composite import composite
 from minigrad.ops.matrices import (
@@ -102,12 +102,72 @@ def _pivots(x: Node) -> Node:
     return B.reshape(cut(m, 1, n, n + 1), (x.shape[0], n))
 
 
-def _pivots_vjp(node: Node, g: Node) -> tuple[Node]:
-    """Of a function of their product alone: sum(g * pivots) is g of the determinant times the determinant."""
+def _det(x: Node) -> Node:
+    return B.prod(pivots(x), (1,))
+
+
+def _det_vjp(node: Node, g: Node) -> tuple[Node]:
     x = node.inputs[0]
-    share = B.mul(g, node)
-    mean = B.div(B.sum(share, (1,)), B.full(x.shape[-1], (x.shape[0],), x.dtype, x.device))
-    return (B.mul(B.expand(B.reshape(mean, (x.shape[0], 1, 1)), x.shape), transposed(inverse(x))),)
+    return (B.mul(B.expand(B.reshape(g, (x.shape[0], 1, 1)), x.shape), transposed(apply(ADJUGATE, x))),)
+
+
+def _log_det(x: Node) -> Node:
+    return B.sum(B.log(B.abs_(pivots(x))), (1,))
+
+
+def _log_det_vjp(node: Node, g: Node) -> tuple[Node]:
+    x = node.inputs[0]
+    return (B.mul(B.expand(B.reshape(g, (x.shape[0], 1, 1)), x.shape), transposed(inverse(x))),)
+
+
+def _adjugate(x: Node) -> Node:
+    """det(x) times the inverse, which is finite for singular matrices, too: elimination of [x | 1] with the largest of
+    all elements that are left as the pivot, the last of which nothing is divided by. No rows and columns are exchanged:
+    x becomes a permutation."""
+    n: Any = x.shape[-1]
+    m = kept(_joined(x, identity(n, x)))
+    scale = kept(B.full(1, (x.shape[0], 1, 1), x.dtype, x.device))
+    places = filled(x, 0)  # 1 where pivots were
+    for step in range(n):
+        row, column, free = _largest(cut(m, 2, 0, n), places)
+        along = B.gather(m, B.expand(row, (x.shape[0], 1, 2 * n)), 1)
+        pivot, here = at(along, column, 2), is_(m, row, 1)
+        none, factor = B.eq(pivot, filled(pivot, 0)), B.expand(at(m, column, 2), m.shape)
+        last = step == n - 1
+        divisor = filled(pivot, 1) if last else B.where(none, filled(pivot, 1), pivot)
+        scaled = B.expand(B.div(along, B.expand(divisor, along.shape)), m.shape)
+        others = B.mul(m, B.expand(pivot, m.shape)) if last else m
+        crossed = B.ne(B.lt(ramp(x, 1), B.expand(row, x.shape)), B.lt(ramp(x, 2), B.expand(column, x.shape)))
+        # How many pivots this one is exchanged with, by which the sign changes.
+        count = B.cast(B.sum(B.where(crossed, places, filled(x, 0)), (1, 2)), int32)
+        even = B.eq(B.and_(count, filled(count, 1)), filled(count, 0))
+        signed = B.where(B.reshape(even, scale.shape), scale, B.neg(scale))
+        scale = kept(signed if last else B.mul(signed, pivot))
+        places = kept(B.where(free, filled(x, 1), places))
+        m = kept(B.where(here, scaled, B.sub(others, B.mul(factor, scaled))))
+    return B.mul(product(transposed(places), cut(m, 2, n, 2 * n)), B.expand(scale, x.shape))
+
+
+def _largest(x: Node, places: Node) -> tuple[Node, Node, Node]:
+    """(row, column) int32 [batch, 1, 1] of the largest element of x [batch, n, n] outside the rows and columns of
+    places that are 1, and True there."""
+    n: Any = x.shape[-1]
+    taken = B.add(*[B.expand_reduced(B.sum(places, (a,)), x.shape, (a,)) for a in (1, 2)])
+    score = B.where(B.eq(taken, filled(x, 0)), B.abs_(x), filled(x, -1))
+    best = B.expand_reduced(B.max(score, (1, 2)), score.shape, (1, 2))
+    order = B.add(B.mul(ramp(x, 1), filled(ramp(x, 1), n)), ramp(x, 2))
+    first = B.min(B.where(B.eq(score, best), order, filled(order, n * n - 1)), (1, 2))
+    place = kept(B.reshape(first, (x.shape[0], 1, 1)))
+    size = filled(place, n)
+    return B.floordiv(place, size), B.mod(place, size), B.eq(order, B.expand(place, x.shape))
+
+
+def _adjugate_vjp(node: Node, g: Node) -> tuple[Node]:
+    """Of matrices that have an inverse."""
+    x = node.inputs[0]
+    back, across = transposed(inverse(x)), transposed(node)
+    total = B.expand_reduced(B.sum(B.mul(g, inverse(x)), (1, 2)), x.shape, (1, 2))
+    return (B.sub(B.mul(total, across), product(back, g, across)),)
 
 
 # Cholesky
@@ -210,7 +270,10 @@ def _r_infer(shapes: Matrices, dtypes: Sequence[DType]) -> tuple[Shape, DType]:
 
 
 INVERSE = composite("inverse", lambda shapes, dtypes: (shapes[0], dtypes[0]), _inverse, _inverse_vjp)
-PIVOTS = composite("pivots", lambda shapes, dtypes: (shapes[0][:2], dtypes[0]), _pivots, _pivots_vjp)
+PIVOTS = composite("pivots", lambda shapes, dtypes: (shapes[0][:2], dtypes[0]), _pivots, lambda node, g: (None,))
+DET = composite("det", lambda shapes, dtypes: (shapes[0][:1], dtypes[0]), _det, _det_vjp)
+LOG_DET = composite("log_det", lambda shapes, dtypes: (shapes[0][:1], dtypes[0]), _log_det, _log_det_vjp)
+ADJUGATE = composite("adjugate", lambda shapes, dtypes: (shapes[0], dtypes[0]), _adjugate, _adjugate_vjp)
 CHOLESKY = composite("cholesky", lambda shapes, dtypes: (shapes[0], dtypes[0]), _cholesky, _cholesky_vjp)
 QR_Q = composite("qr_q", _q_infer, _q, _q_vjp)
 QR_R = composite("qr_r", _r_infer, _r, _r_vjp)
@@ -222,8 +285,18 @@ def inverse(x: Node) -> Node:
 
 
 def pivots(x: Node) -> Node:
-    """[batch, n], whose product is the determinant of matrices [batch, n, n]; to be used in that product alone."""
+    """[batch, n], whose product is the determinant of matrices [batch, n, n]. Without a gradient."""
     return apply(PIVOTS, x)
+
+
+def det(x: Node) -> Node:
+    """The determinants [batch] of matrices [batch, n, n]."""
+    return apply(DET, x)
+
+
+def log_det(x: Node) -> Node:
+    """The logarithms [batch] of the sizes of determinants."""
+    return apply(LOG_DET, x)
 
 
 def cholesky(x: Node) -> Node:
@@ -241,4 +314,4 @@ def r_of(x: Node) -> Node:
     return apply(QR_R, x)
 
 
-DECOMPOSITIONS = (INVERSE, PIVOTS, CHOLESKY, QR_Q, QR_R)
+DECOMPOSITIONS = (INVERSE, PIVOTS, DET, LOG_DET, ADJUGATE, CHOLESKY, QR_Q, QR_R)

@@ -136,6 +136,44 @@ def test_by_hand(device: str) -> None:
         assert np.isnan(Tensor([[1.0, np.nan], [2.0, 4.0]]).inverse().numpy()).any()
 
 
+def cofactors(x: np.ndarray) -> np.ndarray:
+    """The derivatives of a determinant, minor by minor."""
+    n = len(x)
+    minors = [[np.linalg.det(np.delete(np.delete(x, i, 0), j, 1)) for j in range(n)] for i in range(n)]
+    return np.array(minors) * (-1.0) ** np.add.outer(np.arange(n), np.arange(n))
+
+
+@pytest.mark.parametrize("device", ["CPU", "NUMPY"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_gradient_of_a_determinant_is_there_for_matrices_of_any_rank(dtype: str, device: str) -> None:
+    rng = np.random.default_rng(4)
+    for n in (1, 2, 3, 5):
+        ranks = [rng.integers(-3, 4, (n, r)) @ rng.integers(-3, 4, (r, n)) for r in range(n + 1)]
+        x = np.stack([*ranks, np.eye(n, k=1), np.eye(n)[rng.permutation(n)], np.diag(np.arange(n))]).astype(np.float64)
+        weight = rng.standard_normal(len(x))
+        t = Tensor(x, dtype=dtype, device=device, requires_grad=True)
+        (t.det() * Tensor(weight, dtype=dtype, device=device)).sum().backward()
+        assert t.grad is not None
+        want = np.stack([cofactors(m) for m in x]) * weight[:, None, None]
+        np.testing.assert_allclose(t.grad.numpy(), want, rtol=0,
+                                   atol=(1e-5 if dtype == "float32" else 1e-13) * np.abs(want).max())
+
+
+@needs_torch
+@pytest.mark.parametrize("x", [np.zeros((1, 1)), np.ones((2, 2)), np.array([[4, 1], [2, 3]])], ids=str)
+def test_logarithms_of_determinants_have_the_gradients_of_torch(x: np.ndarray) -> None:
+    """Infinities, or NaN, where it is 0."""
+    for name in ("slogdet", "logdet"):
+        ours, theirs = Tensor(x, dtype="float64", device="NUMPY", requires_grad=True), torch.tensor(
+            x, dtype=torch.float64, requires_grad=True)
+        made, theirs_made = (getattr(t, name)() for t in (ours, theirs))
+        made, theirs_made = (made[1], theirs_made[1]) if name == "slogdet" else (made, theirs_made)
+        made.backward()
+        theirs_made.backward()
+        assert ours.grad is not None and made.item() == pytest.approx(theirs_made.item())
+        np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=1e-12)
+
+
 def test_empty_and_half_matrices() -> None:
     with config(device="NUMPY"):
         assert Tensor.zeros(0, 0).inverse().shape == (0, 0) and Tensor.zeros(0, 3, 3).det().shape == (0,)

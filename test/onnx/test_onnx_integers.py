@@ -32,8 +32,9 @@ def numbers(dtype: str, *shape: int, seed: int = 0) -> np.ndarray:
     return rng.integers(max(info.min, -2**16), min(info.max, 2**16), shape, dtype, endpoint=True)
 
 
-RESIZES = [{"mode": mode, "coordinate_transformation_mode": places} for mode in ("linear", "cubic", "nearest")
-           for places in ("half_pixel", "align_corners", "asymmetric")]
+RESIZES: list[dict[str, Any]] = [{"mode": mode, "coordinate_transformation_mode": places}
+                                 for mode in ("linear", "cubic", "nearest")
+                                 for places in ("half_pixel", "align_corners", "asymmetric")]
 RESIZES += [{"mode": mode, "antialias": 1} for mode in ("linear", "cubic")]
 
 
