@@ -14,6 +14,7 @@ from minigrad.state.fields import MAX_COUNT, Fields, brief, one_line, read_json,
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _SUFFIX = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _LLAMA3 = _SUFFIX + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{DIGITS}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_MARKS = _SUFFIX + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CASES = (rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+SUFFIX|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*SUFFIX"
           r"|\p{N}{DIGITS}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -22,11 +23,12 @@ _DIGIT = r"\p{N}"
 SPLITS: dict[str, tuple[str, ...]] = {
     "gpt-2 gpt2 default olmo phi-2 jais mpt": (_GPT2,),
     "smollm starcoder refact command-r codeshell granite": (_DIGIT, _GPT2),
-    "llama-bpe llama3 llama-v3 dbrx smaug-bpe falcon3 lfm2 pixtral": (_LLAMA3.replace("DIGITS", "1,3"),),
+    "llama-bpe llama3 llama-v3 dbrx smaug-bpe falcon3 falcon-h1 lfm2 pixtral": (_LLAMA3.replace("DIGITS", "1,3"),),
     "qwen2 deepseek-r1-qwen stablelm2 hunyuan megrez": (_LLAMA3.replace("DIGITS", "1"),),
+    "qwen35": (_MARKS,),
     "gpt-4o llama4 kanana2": (_CASES.replace("DIGITS", "1,3").replace("SUFFIX", _SUFFIX + "?"),),
     "tekken": (_CASES.replace("DIGITS", "1").replace("SUFFIX", ""),)}
-_STARTS = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral")
+_STARTS = ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "lfm2", "pixtral", "tekken")
 """Kinds whose texts start with BOS and whose words are taken whole where they are a piece, unless the file says."""
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 

@@ -5,6 +5,7 @@ import json
 import struct
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.tokenizer_cases import BYTES, learnt, token
@@ -122,6 +123,8 @@ SPLIT_CASES = [
     ("qwen2", "x=12", ["x", "=", "1", "2"]),
     ("gpt-4o", "aBigDOG's 1234/\n", ["a", "Big", "DOG's", " ", "123", "4", "/\n"]),
     ("tekken", "aBig 12", ["a", "Big", " ", "1", "2"]),
+    ("tekken", "DOG's 1/\n\n ok", ["DOG", "'s", " ", "1", "/\n\n", " ok"]),
+    ("qwen35", "I'LL 12 क्या_j e\u0301t !\n", ["I", "'LL", " ", "1", "2", " क्या", "_j", " e\u0301t", " !\n"]),
 ]
 
 
@@ -135,16 +138,29 @@ def test_words(split: str, text: str, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("split", [name for names in SPLITS for name in names.split()])
+def test_whole_words_and_the_start_of_texts(split: str) -> None:
+    """As llama.cpp has them where a file does not say: these kinds take a word that is a piece whole, though no merges
+    make it, and begin texts with BOS."""
+    whole = split in ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "lfm2", "pixtral", "tekken")
+    pieces = [*BYTE_NAMES, "dog", "<s>"]
+    for said, starts in ((None, whole), (True, True), (False, False)):
+        told = {} if said is None else {"tokenizer.ggml.add_bos_token": said}
+        tokenizer = bytes_tokenizer(pieces, split, [], told | {"tokenizer.ggml.bos_token_id": 257})
+        words = [tokenizer.token_bytes(token) for token in tokenizer.encode("dog")]
+        assert words == ([b"dog"] if whole else [b"d", b"o", b"g"]) and (tokenizer.bos == 257) == starts
+
+
+@pytest.mark.parametrize("split", [name for names in SPLITS for name in names.split()])
 def test_cutting_loses_nothing(split: str) -> None:
     tokenizer = bytes_tokenizer(BYTE_NAMES, split, [])
     for text in TEXTS:
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def bytes_tokenizer(pieces: list[str], split: str, merges: list[str]) -> Tokenizer:
+def bytes_tokenizer(pieces: list[str], split: str, merges: list[str], more: dict[str, Any] | None = None) -> Tokenizer:
     prefix = "tokenizer.ggml."
     return gguf_tokenizer({prefix + "model": "gpt2", prefix + "tokens": pieces, prefix + "merges": merges,
-                           prefix + "pre": split}, Path("a.gguf"))
+                           prefix + "pre": split, **(more or {})}, Path("a.gguf"))
 
 
 def test_streams_hold_back_half_characters(data_dir: Path) -> None:
