@@ -1,11 +1,10 @@
 """What `make docs` needs besides the pages: the front page, reference pages from docstrings, the pages of folders."""
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
-
-from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = {
@@ -29,9 +28,17 @@ def on_config(config: Any) -> Any:
 
 def on_files(files: Any, config: Any) -> Any:
     """Adds the front page, which is the README, and the reference pages."""
+    from mkdocs.structure.files import File  # here, so that tests need no mkdocs
+
     for name, text in {"index.md": _front_page(), **_reference()}.items():
         files.append(File.generated(config, name, content=text))
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Leaves links to files beside docs/ out: where the repository is read they lead there, the site has none of them.
+    """
+    return markdown if page.file.src_uri == "index.md" else led(markdown, ROOT / "docs" / page.file.src_uri)
 
 
 def on_page_content(html: str, **_: Any) -> str:
@@ -57,12 +64,22 @@ def _pages(folder: str, docs: Path) -> list[str]:
 
 
 def _front_page() -> str:
-    """The README. Its links lead to pages of the site; what is no page of it is named without a link."""
-    def led(link: re.Match[str]) -> str:
-        text, path = link.groups()
-        return f"[{text}]({path.removeprefix('docs/')})" if path.startswith(("docs/", "http", "#")) else text
+    """The README, as a page of docs/."""
+    return led((ROOT / "README.md").read_text(encoding="utf-8"), ROOT / "README.md", ROOT / "docs")
 
-    return re.sub(r"\[([^\]]+)\]\(([^)]+)\)", led, (ROOT / "README.md").read_text(encoding="utf-8"))
+
+def led(text: str, path: Path, folder: Path | None = None) -> str:
+    """A page that lies at `path`, as one of `folder` (where it lies by default): links to pages of the site lead there,
+    what is none is named without a link."""
+    def link(found: re.Match[str]) -> str:
+        name, to = found.groups()
+        if name is None or re.match(r"[a-z]+:|#", to):
+            return found[0]  # code, or a link that says itself where it leads
+        target = Path(os.path.normpath(path.parent / to))
+        within = target.is_relative_to(ROOT / "docs")
+        return f"[{name}]({os.path.relpath(target, folder or path.parent)})" if within else name
+
+    return re.sub(r"^```.*?^```|`[^`\n]*`|\[([^\]]+)\]\(([^()\s]+)\)", link, text, flags=re.DOTALL | re.MULTILINE)
 
 
 def _reference() -> dict[str, str]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +21,7 @@ DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
 
 LINK = re.compile(r"\[[^\]]*\]\(([^()\s]*)\)")
 FILE = re.compile(r"`([\w./-]+\.(?:py|pyi|md|toml|ll|cl|c))`")
+FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 HEADING = re.compile(r"^#+ +(.*?) *$", re.MULTILINE)
 
 
@@ -68,6 +70,19 @@ def missing_files(page: Path, where: list[Path], least_parts: int = 1) -> list[s
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     assert not broken_links(page)
+
+
+def test_links_of_the_site_stay_in_it() -> None:
+    """mkdocs is not asked: the site has the pages of docs/, and the README as its front page."""
+    led = runpy.run_path(str(DOCS / "make_site.py"))["led"]
+    for page in (ROOT / "README.md", *DOCS.rglob("*.md")):
+        folder = DOCS if page.name == "README.md" and page.parent == ROOT else page.parent
+        before, after = page.read_text(encoding="utf-8"), led(page.read_text(encoding="utf-8"), page, folder)
+        assert FENCED.findall(after) == FENCED.findall(before)
+        text = FENCED.sub("", re.sub(r"`[^`\n]*`", "", after))
+        paths = [link.partition("#")[0] for link in LINK.findall(text) if not re.match("[a-z]+:|#", link)]
+        outside = [p for p in paths if not (folder / p).resolve().is_relative_to(DOCS) or not (folder / p).exists()]
+        assert not outside, f"{name_of(page)}: {outside}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
