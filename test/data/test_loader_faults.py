@@ -21,7 +21,7 @@ import os, sys, time
 import numpy as np
 from minigrad.data import DataLoader, Dataset
 class Slow(Dataset):
-    def __len__(self): return 1000
+    def __len__(self): return 1_000_000  # whoever ends it may be late
     def __getitem__(self, index):
         time.sleep(0.01)
         return np.zeros(50_000, np.float32)
@@ -45,7 +45,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def gone(pids: list[int], seconds: float = 10) -> bool:
+def gone(pids: list[int], seconds: float = 60) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if not any(map(alive, pids)):
@@ -70,7 +70,7 @@ def test_no_process_is_left(how: Callable[[int], None]) -> None:
     program, pids = started()
     assert len(pids) == 3 and all(map(alive, pids))
     how(pids[0])
-    _, words = program.communicate(timeout=20)
+    _, words = program.communicate(timeout=120)
     assert gone(pids)
     assert not [name for name in os.listdir("/dev/shm") if "minigrad" in name]
     assert words.count("Traceback") <= 1, words  # of the main process, for an interrupt
@@ -79,7 +79,7 @@ def test_no_process_is_left(how: Callable[[int], None]) -> None:
 def test_a_killed_worker_ends_the_program_with_its_name() -> None:
     program, pids = started(persistent=True)
     os.kill(pids[2], signal.SIGKILL)
-    _, words = program.communicate(timeout=20)
+    _, words = program.communicate(timeout=120)
     assert program.returncode == 1 and gone(pids)
     last = words.strip().splitlines()[-1]
     assert f"[DataLoader] worker 1 (process {pids[2]}) was killed by SIGKILL while it read samples " in last
@@ -109,6 +109,11 @@ def test_no_descriptor_and_no_process_is_left() -> None:
 
     run()
     children = Path(f"/proc/self/task/{os.getpid()}/children")
-    before = len(os.listdir("/proc/self/fd")), children.exists() and children.read_text().split()
+
+    def held() -> tuple[int, set[str]]:
+        return len(os.listdir("/proc/self/fd")), set(children.read_text().split()) if children.exists() else set()
+
+    before = held()
     run()
-    assert (len(os.listdir("/proc/self/fd")), children.exists() and children.read_text().split()) == before
+    after = held()
+    assert after[0] <= before[0] and after[1] <= before[1]  # what others had may have ended meanwhile

@@ -143,11 +143,13 @@ print(peak() - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="bytes in memory are asked of Linux")
 def test_memory_is_little_more_than_the_file(tmp_path: Path) -> None:
+    """Its programs come from the cache that the first run fills: a compiler in the process takes what it likes."""
     rows = 1 << 16  # 9.4 MB each, and 24 MB for programs beside them
     path = tmp_path / "large.gguf"
     write_gguf(path, [], [(f"w{k}", (rows, COLUMNS), 2, blocks(k, rows).tobytes()) for k in range(12)])
-    run = subprocess.run([sys.executable, "-c", MEASURED, str(path)], capture_output=True, text=True, cwd=ROOT,
-                         env={**os.environ, "MINIGRAD_DEVICE": "CPU"}, check=True)
+    environment = {**os.environ, "MINIGRAD_DEVICE": "CPU", "MINIGRAD_CACHE": str(tmp_path / "cache")}
+    _, run = [subprocess.run([sys.executable, "-c", MEASURED, str(path)], capture_output=True, text=True, cwd=ROOT,
+                             env=environment, check=True) for _ in range(2)]
     assert int(run.stdout) < 1.15 * path.stat().st_size + (24 << 20)
 
 
