@@ -121,19 +121,16 @@ def _runs(b: Builder, memory: Box, values: Sequence[Value], here: Here, places: 
     """The loops over memory, outermost first, those as one that what is read or stored steps through as one; taps of
     coordinates that are sums are put at one place each."""
     loops, runs = b.loops, list[Run]()
-    for factor, x in [tap for c in memory.layout for tap in base_of(c)[2]]:
-        place(loops, x, 0 if factor > 0 else room(loops, x) - 1, places)
+    taps_of = {c: [(factor, x, _taps(loops, x, here, fixed)) for factor, x in base_of(c)[2]] for c in memory.layout}
+    for factor, x, count in [tap for c in memory.layout for tap in taps_of[c]]:
+        place(loops, x, 0 if factor > 0 else count - 1, places)
     known, here = here, replace(here, places=dict(places))
     for c in memory.layout:
-        sign, base, taps = base_of(c)
+        sign, base, _ = base_of(c)
         if loop_of(base) in fixed or b.is_open(base, known):
             continue
-        for name in [base] if taps else _parts(b, base, values):
-            count = _count(loops, name, here)
-            for factor, x in taps:
-                tap, by, n = taken(x)
-                most = -(-(room(loops, tap) - fixed[tap]) // n) if by else _count(loops, x, here)
-                count = count + abs(factor) * (most - 1)
+        for name in [base] if taps_of[c] else _parts(b, base, values):
+            count = _count(loops, name, here) + sum([abs(factor) * (taps - 1) for factor, _, taps in taps_of[c]])
             runs.append(Run(((name, count, sign),), count))
     found = dict(places)
     steps = [Var(f"step{k}", 0, max(bounds(r.count)[1] - 1, 0)) for k, r in enumerate(runs)]
@@ -166,6 +163,12 @@ def _parts(b: Builder, name: str, values: Sequence[Value]) -> list[str]:
             coefficient(e, v) is not None for x in values for e in expressions(x)):
         return [name]
     return [p for x in (fused[0].outer, fused[0].inner) for p in _parts(b, x, values)]
+
+
+def _taps(loops: Loops, name: str, here: Here, fixed: Mapping[str, int]) -> Index:
+    """The places of a tap in a coordinate: of `kx//2`, those that one residue has."""
+    tap, by, n = taken(name)
+    return -(-(room(loops, tap) - fixed[tap]) // n) if by else _count(loops, name, here)
 
 
 def _count(loops: Loops, name: str, here: Here) -> Index:
