@@ -1,5 +1,6 @@
 # make test                 ruff, mypy and the whole test suite: make lint, then make pytest
 # make chat [PROMPT="..."]  talk to a small language model; with PROMPT, one answer
+# make fuzz [MINUTES=5]     random networks beside PyTorch, for so many minutes of processor time
 # make docs                 builds the pages of docs/ into build/site, with links checked
 # PYTHON names the interpreter (3.11 or later) that .venv is made with, PROCESSES how many run tests (1.5 GB each).
 
@@ -11,7 +12,7 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 # Tests start Python a hundred times: without bytecode on disk each start compiles minigrad again, for two seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test lint pytest chat docs clean
+.PHONY: test lint pytest fuzz chat docs clean
 
 test: lint pytest
 
@@ -21,6 +22,9 @@ pytest: $(VENV)/.installed-test
 lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+
+fuzz: $(VENV)/.installed-test
+	cd test && ../$(VENV)/bin/python -m fuzz --minutes $(or $(MINUTES),5)
 
 chat: $(VENV)/.installed-chat
 	@$(VENV)/bin/python examples/llama/chat.py $(if $(PROMPT),--prompt "$$PROMPT")

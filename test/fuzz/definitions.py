@@ -1,0 +1,53 @@
+"""Layers in PyTorch by their definition: so that errors of the means, which all elements share, are among the errors of
+rounding that are made of a network (`run.Rounding`)."""
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch.nn.functional as functional
+
+
+class Definitions:
+    """PyTorch's functions of layers, some of them by definition."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(functional, name)
+
+    def batch_norm(self, x: Any, mean: None, variance: None, weight: Any = None, bias: Any = None,
+                   training: bool = True) -> Any:
+        return _affine(_normal(x, (0, *range(2, x.ndim))), weight, bias, (-1, *[1] * (x.ndim - 2)))
+
+    def instance_norm(self, x: Any, weight: Any = None, bias: Any = None) -> Any:
+        if prod(x.shape[2:]) == 1:
+            raise ValueError("no variance of one element")
+        return _affine(_normal(x, tuple(range(2, x.ndim))), weight, bias, (-1, *[1] * (x.ndim - 2)))
+
+    def group_norm(self, x: Any, groups: int, weight: Any = None, bias: Any = None) -> Any:
+        parts = x.reshape(x.shape[0], groups, -1)
+        return _affine(_normal(parts, (2,)).reshape(x.shape), weight, bias, (-1, *[1] * (x.ndim - 2)))
+
+    def layer_norm(self, x: Any, sizes: tuple[int, ...], weight: Any = None, bias: Any = None) -> Any:
+        return _affine(_normal(x, tuple(range(-len(sizes), 0))), weight, bias, sizes)
+
+    def rms_norm(self, x: Any, sizes: tuple[int, ...], weight: Any = None, eps: float = 1e-5) -> Any:
+        axes = tuple(range(-len(sizes), 0))
+        return _affine(x * (x * x).mean(axes, keepdim=True).add(eps).rsqrt(), weight, None, sizes)
+
+    def softmax(self, x: Any, dim: int) -> Any:
+        e = (x - x.amax(dim, keepdim=True).detach()).exp()
+        return e / e.sum(dim, keepdim=True)
+
+    def log_softmax(self, x: Any, dim: int) -> Any:
+        y = x - x.amax(dim, keepdim=True).detach()
+        return y - y.exp().sum(dim, keepdim=True).log()
+
+
+def _normal(x: Any, axes: tuple[int, ...]) -> Any:
+    y = x - x.mean(axes, keepdim=True)
+    return y * (y * y).mean(axes, keepdim=True).add(1e-5).rsqrt()
+
+
+def _affine(x: Any, weight: Any, bias: Any, shape: tuple[int, ...]) -> Any:
+    x = x if weight is None else x * weight.reshape(shape)
+    return x if bias is None else x + bias.reshape(shape)

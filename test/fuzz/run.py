@@ -1,0 +1,165 @@
+"""What a network gives: on a device of minigrad, and by PyTorch in float64, with errors of rounding if asked for."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+import minigrad
+from fuzz.network import META, Network, Written, cotangents, numbers
+from minigrad import Tensor, config, jit
+from minigrad.nn import functional
+
+OURS = {"F": functional, "Tensor": Tensor, "cat": minigrad.cat, "where": minigrad.where, "einsum": minigrad.einsum,
+        "stack": minigrad.stack, "maximum": minigrad.maximum}
+UNIT = {"float32": 2.0 ** -24, "bfloat16": 2.0 ** -9, "float16": 2.0 ** -11}
+Result = tuple[str, np.ndarray]
+
+
+def wanted_of(network: Network, values: dict[str, Any], outputs: list[Any], names: list[str], factors: list[Any],
+              gradient: Callable[[Any, list[Any], bool], list[Any]]) -> list[tuple[str, Any]]:
+    """The results of a network by name, in either library."""
+    results = [(f"v{k}", o) for k, o in zip(network.outputs, outputs, strict=True)]
+    if network.wanted == "values" or not names:
+        return results
+    square = network.loss == "square" or network.wanted == "second"
+    terms = [(o * o * c if square else o * c).sum() for o, c in zip(outputs, factors, strict=True)]
+    loss = sum(terms[1:], terms[0])
+    leaves = [values[name] for name in names]
+    first = gradient(loss, leaves, network.wanted == "second")
+    grads = [(f"d/d{name}", g) for name, g in zip(names, first, strict=True)]
+    if network.wanted == "gradients":
+        return grads
+    if network.wanted != "second":
+        return [*results, *grads]
+    norm = sum([(g * g).sum() for g in first[1:]], (first[0] * first[0]).sum())
+    return [(f"d2/d{name}", g) for name, g in zip(names, gradient(norm, leaves, False), strict=True)]
+
+
+# ---- PyTorch ----
+
+
+def truth(network: Network, w: Written, given: dict[str, np.ndarray], call: int) -> list[Result]:
+    """PyTorch's results in float64; `given` are the numbers of computed inputs."""
+    names = w.differentiable(network.outputs) if network.wanted != "values" else []
+    values: dict[str, Any] = {}
+    for at, leaf in enumerate(w.leaves):
+        array = torch.from_numpy(numbers(network, leaf, at, call))
+        values[leaf.name] = array.long() if leaf.below else array.requires_grad_(leaf.name in names)
+    for name, array in given.items():
+        values[name] = torch.from_numpy(array)
+    for name, text in w.lines:
+        values[name] = eval(text, META, values)
+    outputs = [values[f"v{k}"] for k in network.outputs]
+    factors = [torch.from_numpy(c) for c in cotangents(network, [tuple(o.shape) for o in outputs])]
+
+    def gradient(loss: Any, leaves: list[Any], again: bool) -> list[Any]:
+        found = torch.autograd.grad(loss, leaves, create_graph=again, allow_unused=True)
+        return [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, found, strict=True)]
+
+    return [(name, r.detach().numpy()) for name, r in wanted_of(network, values, outputs, names, factors, gradient)]
+
+
+class Rounding(TorchDispatchMode):
+    """Each operation takes and gives floats with random errors of a few units of rounding; views, what they took."""
+
+    def __init__(self, seed: int, unit: float, least: float):
+        super().__init__()
+        self.unit, self.least = unit, least
+        self.random = torch.Generator().manual_seed(seed)
+
+    def near(self, x: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or x.dtype is not torch.float64 or not x.numel():
+            return x
+        error = torch.empty_like(x).uniform_(-1, 1, generator=self.random)
+        return x * (1 + self.unit * error) + self.least * error.sign() * (x != 0)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.is_view or func._schema.is_mutable or func.overloadpacket.__name__ in EXACT:
+            return func(*args, **kwargs)
+        return tree_map(self.near, func(*tree_map(self.near, args), **kwargs))
+
+
+EXACT = ("detach", "clone", "zeros_like", "ones_like", "alias", "_unsafe_view", "empty_like", "lift_fresh")
+
+
+# ---- minigrad ----
+
+
+@contextmanager
+def settings(network: Network, device: str) -> Iterator[None]:
+    """The settings of a network on a device."""
+    more: dict[str, Any] = {"poison": network.poison} if hasattr(config.current(), "poison") else {}
+    with config(device=device, threads=network.threads, opencl_plans=network.opencl_plans, **more):
+        yield
+
+
+def computed_inputs(network: Network, w: Written, calls: int) -> list[dict[str, np.ndarray]]:
+    """The numbers of inputs that are computed, at each call: those of the device NUMPY."""
+    found = []
+    with config(device="NUMPY"):
+        Tensor.manual_seed(network.seed & 0x7fffffff)
+        for _ in range(calls):
+            found.append({name: eval(text, OURS).cast(network.dtype).float().numpy().astype(np.float64)
+                          for name, text, _ in w.computed})
+    return found
+
+
+def tensor(array: np.ndarray, dtype: str) -> Tensor:
+    """A realized leaf."""
+    if array.dtype == np.int32:
+        return Tensor(array).realize()
+    return Tensor(array.astype(np.float32)).cast(dtype).contiguous().realize()
+
+
+def found_on(network: Network, w: Written, device: str) -> list[list[Result]]:
+    """minigrad's results at each call, in float64."""
+    with settings(network, device):
+        names = w.differentiable(network.outputs) if network.wanted != "values" else []
+        shapes = [w.shapes[k] for k in network.outputs]
+        factors = [tensor(c, network.dtype) for c in cotangents(network, shapes)]
+        kept: dict[str, Tensor] = {}
+
+        def leaves(call: int, parameters: bool) -> dict[str, Tensor]:
+            found = {}
+            for at, leaf in enumerate(w.leaves):
+                if leaf.parameter == parameters:
+                    found[leaf.name] = tensor(numbers(network, leaf, at, call), network.dtype)
+                    found[leaf.name].requires_grad = leaf.name in names
+            return found
+
+        labels: list[str] = []
+
+        def step(*inputs: Tensor) -> list[Tensor]:
+            values = {**kept, **dict(zip(order, inputs, strict=True))}
+            for name, text, _ in w.computed:
+                values[name] = eval(text, OURS).cast(network.dtype)
+            for name, text in w.lines:
+                values[name] = eval(text, OURS, values)
+            outputs = [values[f"v{k}"] for k in network.outputs]
+            results = wanted_of(network, values, outputs, names, factors,
+                                lambda loss, by, again: list(loss.gradient(*by)))
+            labels[:] = [name for name, _ in results]
+            return [r for _, r in results]
+
+        kept.update(leaves(0, True))
+        order = list(leaves(0, False))
+        run: Any = jit(step) if network.calls else step
+        Tensor.manual_seed(network.seed & 0x7fffffff)
+        found = []
+        for call in range(max(network.calls, 1)):
+            if call:
+                for name, new in leaves(call, True).items():
+                    kept[name].assign(new.detach()).realize()
+            results = run(*leaves(call, False).values())
+            if network.wanted != "parts":
+                Tensor.realize(*results)
+            found.append([(name, r.float().numpy().astype(np.float64))
+                          for name, r in zip(labels, results, strict=True)])
+        return found
