@@ -19,6 +19,7 @@ from minigrad.ops.op import Shape
 from minigrad.ops.storage import ASSIGN, BUFFER
 from minigrad.ownership import held_by_at_most
 from minigrad.runtime.device import Buffer
+from minigrad.stores import Store, at_once, store
 from minigrad.tensor import Tensor
 
 
@@ -246,22 +247,22 @@ def rebindable(node: Node) -> bool:
 
 def put(t: Tensor, buffer: Buffer, what: Type) -> None:
     """Makes `buffer` the value of `t`, of this type."""
-    give(t, buffer, what)
+    at_once(giving(t, buffer, what))
     changed()
     if datas:
         pass_on(t)
 
 
-def give(t: Tensor, buffer: Buffer, what: Type) -> None:
-    """`put`, for a caller that reports the change itself (`handles.changed`)."""
+def giving(t: Tensor, buffer: Buffer, what: Type) -> list[Store]:
+    """The stores of `put`, for a caller that reports the change itself (`handles.changed`)."""
     alone = held_by_at_most(1, [t.node])
-    node = t.node
+    node, found = t.node, [store(t, "lazy_node", None)]
     leaf = rebindable(node)
-    if node.storage is buffer and not leaf:
-        node.storage = None  # it was overwritten, and the Node means the old value
     # A leaf that only this Tensor holds can be given another buffer; making a Node costs more.
     if leaf and alone and same_type(node.type, what):
-        node.storage = buffer
-    elif node.storage is not buffer:
-        t.node = leaf_of_type(what, buffer)
-    t.lazy_node = None
+        found.append(store(node, "storage", buffer))
+    elif not leaf or node.storage is not buffer:
+        if node.storage is buffer:  # it is overwritten, and the Node means the old value
+            found.append(store(node, "storage", None))
+        found.append(store(t, "node", leaf_of_type(what, buffer)))
+    return found

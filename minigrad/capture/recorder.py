@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import get_ident
 from typing import Any
 from weakref import ref
@@ -19,6 +20,7 @@ from minigrad.engine.prepared import PreparedPlan, prepare, run_as
 from minigrad.engine.transfer import cloned
 from minigrad.errors import CaptureError
 from minigrad.runtime.device import Buffer
+from minigrad.stores import Store, at_once, store
 
 Registers = list[Any]
 
@@ -62,16 +64,20 @@ class PlanStep:
         """The symbolic dims of the plan, with the values of this replay where it has them."""
         return {name: dims.get(name, value) for name, value in self.dims.items()} if self.dims else self.dims
 
-    def run(self, registers: Registers, entry: Entry) -> None:
+    def run(self, registers: Registers, entry: Entry, also: Callable[[], list[Store]]) -> None:
+        """Runs the plan; its results are in their registers when `also` is asked for stores to make with it."""
         numbers, dims = self.numbers_of(entry), self.dims_of(entry.dims)
         leaves = {k: registers[r] for k, r in self.leaves}
         if not self.tried:
             self.prepared, self.tried = prepare(self.plan, numbers, dims), True
-        buffers = run_as(self.prepared, self.plan, leaves, numbers, dims, self.highest)
-        for r in self.overwritten:
-            registers[r].version += 1
-        for slot, r in self.made:
-            registers[r] = buffers[slot]
+
+        def hand_out(buffers: list[Any]) -> list[Store]:
+            found = [store(registers[r], "version", registers[r].version + 1) for r in self.overwritten]
+            for slot, r in self.made:
+                registers[r] = buffers[slot]
+            return [*found, *also()]
+
+        run_as(self.prepared, self.plan, leaves, numbers, dims, self.highest, hand_out)
 
     def reading(self, plan: ExecutionPlan, leaves: list[tuple[int, int]]) -> PlanStep:
         """The same step by another plan, which has these leaves besides."""
@@ -94,8 +100,10 @@ class CopyStep:
     overwritten: tuple[int, ...] = ()
     last_use: tuple[int, ...] = ()
 
-    def run(self, registers: Registers, entry: Entry) -> None:
+    def run(self, registers: Registers, entry: Entry, also: Callable[[], list[Store]]) -> None:
+        """Copies; then makes the stores that `also` gives."""
         registers[self.target] = cloned(registers[self.source], self.device)
+        at_once(also())
 
     def reads(self) -> tuple[int, ...]:
         return (self.source,)
@@ -127,11 +135,26 @@ class Recording:
             step.last_use = tuple(fresh)
             seen.update(fresh)
 
-    def replay(self, registers: Registers, entry: Entry) -> None:
-        """Runs all steps on registers in which places and constants are filled in."""
-        for step in self.steps:
-            step.run(registers, entry)
-            for r in step.last_use:
+    def replay(self, registers: Registers, entry: Entry, finish: Callable[[], list[Store]]) -> None:
+        """Runs all steps on registers in which places and constants are filled in; makes the stores that `finish` gives
+        at once with the last one. What comes between two steps goes on when all is done, if values that somebody holds
+        are overwritten by then."""
+        done: list[int] = []
+        try:
+            self._replay(registers, entry, finish, done)
+        except BaseException:
+            if len(done) < len(self.steps) and any([step.overwritten for step in self.steps[:len(done)]]):
+                self._replay(registers, entry, finish, done)
+            raise
+
+    def _replay(self, registers: Registers, entry: Entry, finish: Callable[[], list[Store]], done: list[int]) -> None:
+        if not self.steps:
+            at_once(finish())
+        for k in range(len(done), len(self.steps)):
+            last = k == len(self.steps) - 1
+            stores: list[Store] = [partial(done.append, k)]
+            self.steps[k].run(registers, entry, lambda: [*stores, *finish()] if last else stores)  # noqa: B023
+            for r in self.steps[k].last_use:
                 registers[r] = None
 
 

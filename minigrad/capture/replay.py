@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 from weakref import ref
@@ -13,14 +14,17 @@ import numpy as np
 from minigrad import random
 from minigrad.capture.arguments import Output, Place, rebuild, take_apart, tensors_in, with_dims
 from minigrad.capture.constants import MOST_CHANGES, derive_constants, undone
-from minigrad.capture.journal import Guard, Journal, Rebind, held_by_others, put, reusable_gradient, settle
+from minigrad.capture.journal import Guard, Journal, giving, held_by_others, put, reusable_gradient, settle
 from minigrad.capture.recorder import Entry, Recorder, Recording
 from minigrad.capture.steady import Steady, steady_after
 from minigrad.engine.observe import Observer, observing
 from minigrad.engine.storage import leaf_of_type
 from minigrad.engine.transfer import cloned, download
 from minigrad.errors import CaptureError, present, quantity
+from minigrad.handles import changed_by_user, changes
+from minigrad.mixins.memory import datas, pass_on
 from minigrad.runtime.device import Buffer
+from minigrad.stores import Store, store
 from minigrad.tensor import Tensor
 
 PATIENCE = 8
@@ -200,9 +204,14 @@ class Capture:
             if held_by_others(at(owners, (owner, grad)), 1):
                 registers[r] = cloned(registers[r])
         counter = random.advance(self.drawn) if self.drawn else 0
-        self.recording.replay(registers, Entry(counter, random.seed()[0], dims))
+        self.recording.replay(registers, Entry(counter, random.seed()[0], dims),
+                              partial(self._finish, owners, registers, dims))
         for rebind in self.rebinds:
-            self._apply(rebind, owners, registers, dims)
+            owner, grad = rebind.place
+            if grad and (rebind.register is None or rebind.fresh):
+                changed_by_user(owners[owner])
+            elif datas:
+                pass_on(at(owners, rebind.place))
         result = rebuild(self.output, registers, owners, dims)
         del registers
         self._settle(owners)
@@ -214,16 +223,20 @@ class Capture:
             self.steady = steady_after(self, owners)
         self.patience -= 1
 
-    def _apply(self, rebind: Rebind, owners: list[Tensor], registers: list[Any], dims: dict[str, int]) -> None:
-        owner, grad = rebind.place
-        if rebind.register is None:
-            owners[owner].grad = None
-            return
-        buffer, what = registers[rebind.register], with_dims(rebind.type, dims)
-        if rebind.fresh and not reusable_gradient(owners[owner]):
-            owners[owner].grad = Tensor.over(leaf_of_type(what, buffer))
-        else:
-            put(at(owners, (owner, grad)), buffer, what)
+    def _finish(self, owners: list[Tensor], registers: list[Any], dims: dict[str, int]) -> list[Store]:
+        """What a replay does to Tensors."""
+        found: list[Store] = []
+        for rebind in self.rebinds:
+            owner = owners[rebind.place[0]]
+            if rebind.register is None:
+                found.append(store(owner, "kept_grad", None))
+                continue
+            buffer, what = registers[rebind.register], with_dims(rebind.type, dims)
+            if rebind.fresh and not reusable_gradient(owner):
+                found.append(store(owner, "kept_grad", Tensor.over(leaf_of_type(what, buffer))))
+            else:
+                found += giving(at(owners, rebind.place), buffer, what)
+        return [*found, store(changes, "mark", object())] if found else []
 
 
 def at(owners: list[Tensor], place: Place) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import is_
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -16,7 +17,7 @@ from weakref import ref
 from minigrad import random
 from minigrad.capture.arguments import Output, Place, Plain, rebuild
 from minigrad.capture.constants import any_derived
-from minigrad.capture.journal import Rebind, give, held_by_others, rebindable
+from minigrad.capture.journal import Rebind, giving, held_by_others, rebindable
 from minigrad.capture.recorder import Entry, PlanStep
 from minigrad.capture.surroundings import Surroundings
 from minigrad.config import Config, override
@@ -32,6 +33,7 @@ from minigrad.mixins.modes import modes
 from minigrad.ops.kinds import type_of
 from minigrad.ownership import held_by_at_most
 from minigrad.runtime.host import address_of
+from minigrad.stores import Store, store
 from minigrad.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -161,25 +163,31 @@ class Steady:
             registers[r] = node if is_output else node.storage
         if step.counters or step.keys:
             numbers = step.numbers_of(Entry(random.advance(self.drawn), random.seed()[0], dims))
-        self.prepared.run_patched(self.slots, addresses, numbers, dims, step.highest, threads)
         for r, old in self.aliases:
             registers[r] = registers[old]
+        run = partial(self.prepared.run_patched, self.slots, addresses, numbers, dims, step.highest, threads)
         if self.puts:
-            self._put(owners, registers)
+            self._run_and_put(run, owners, registers)
+        else:
+            run()
         self.uses += 1
         return rebuild(self.parts, registers, owners, named)
 
-    def _put(self, owners: Sequence[Tensor], registers: list[Any]) -> None:
+    def _run_and_put(self, run: Callable[[list[Store]], None], owners: Sequence[Tensor], registers: list[Any]) -> None:
+        """Runs, and gives Tensors the buffers of their registers at once with the last launch."""
+        stores, given = list[Store](), list[Tensor]()
         for rebind in self.puts:
             owner, grad = rebind.place
             t: Any = owners[owner].kept_grad if grad else owners[owner]
-            give(t, registers[rebind.register], rebind.type)  # type: ignore[index]
-            if datas:
-                pass_on(t)
-        mark = object()
-        if changes.mark is self.mark:  # no call between here and the next line, hence no other thread
+            given.append(t)
+            stores += giving(t, registers[rebind.register], rebind.type)  # type: ignore[index]
+        before, mark = list[object](), object()
+        run([*stores, partial(before.extend, map(getattr, [changes], ["mark"])), store(changes, "mark", mark)])
+        if before[0] is self.mark:  # what has changed since is our doing
             self.mark = mark
-        changes.mark = mark
+        if datas:
+            for t in given:
+                pass_on(t)
 
     def holds(self, arguments: Sequence[Tensor]) -> bool:
         """True where arguments, guards and constants are as they were left. Counts the versions of buffers that are

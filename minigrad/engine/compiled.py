@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -14,7 +15,7 @@ from minigrad.config import current
 from minigrad.engine.budget import within_budget
 from minigrad.engine.donation import graph_with_assigns
 from minigrad.engine.observe import Ran, dry_runs, observers
-from minigrad.engine.plan import ExecutionPlan, schedule_and_plan
+from minigrad.engine.plan import ExecutionPlan, HandOut, schedule_and_plan
 from minigrad.engine.plan_store import plan_key, store_plan, stored_plan
 from minigrad.engine.prepared import prepare, run_as, single
 from minigrad.engine.stats import stats
@@ -25,6 +26,7 @@ from minigrad.ops.node import Node, sever
 from minigrad.runtime.device import Buffer, Device
 from minigrad.runtime.registry import get_device
 from minigrad.scheduler.graph import Graph, bindings, build_graph, expressions, resolve, structure
+from minigrad.stores import Store, at_once, store
 
 MAX_PLANS = 1024
 plans: dict[tuple | Kind, ExecutionPlan] = {}
@@ -50,10 +52,12 @@ def run_compiled(targets: list[Node], device: str) -> None:
     stats.nodes += len(graph.nodes)
     planned = perf_counter()
     stats.schedule_s += planned - start
+    stores = partial(_handing_out, plan, graph, leaves)
     if dry is None:
-        buffers = run_again(plan, leaves, numbers, values, highest)
+        buffers = run_again(plan, leaves, numbers, values, highest, stores)
     else:
         buffers = dry.run(plan, graph, leaves, values, highest)
+        at_once(stores(buffers))
     launched = perf_counter()
     stats.launch_s += launched - planned
     if current().debug:
@@ -65,7 +69,11 @@ def run_compiled(targets: list[Node], device: str) -> None:
         observer.ran(Ran(plan, graph, leaves, numbers, values, highest, buffers))
     if len(leaves) + 1 == len(graph.nodes) and plan.prepared is not None and dry is None:
         _note_single(plan, graph)
-    made = _hand_out(plan, graph, leaves, buffers, further)
+    made = [graph.nodes[k] for k in graph.targets]
+    for n in further:
+        if n.storage is None:
+            n.storage = resolve(n).storage
+            made.append(n)
     if dry is not None:
         dry.give(made)
     if not stays_lazy:
@@ -74,30 +82,22 @@ def run_compiled(targets: list[Node], device: str) -> None:
                 sever(graph.nodes[k])
 
 
-def _hand_out(plan: ExecutionPlan, graph: Graph, leaves: dict[int, Buffer], buffers: list[Any], further: list[Node]
-              ) -> list[Node]:
-    """Gives the targets and what was computed beside them their storage, and returns who got one; donated leaves lose
-    theirs."""
+def _handing_out(plan: ExecutionPlan, graph: Graph, leaves: dict[int, Buffer], buffers: list[Any]) -> list[Store]:
+    """Stores that give the targets of a graph their storage; donated leaves lose theirs."""
+    found: list[Store] = []
     for k in plan.schedule.donated:
-        leaves[k].version += 1
-        graph.nodes[k].storage = None
-    made = [graph.nodes[k] for k in graph.targets]
-    for node, slot in zip(made, plan.schedule.outputs, strict=True):
-        node.storage = buffers[slot]
-    for n in further:
-        if n.storage is None:
-            n.storage = resolve(n).storage
-            made.append(n)
-    return made
+        found += store(leaves[k], "version", leaves[k].version + 1), store(graph.nodes[k], "storage", None)
+    targets = zip(graph.targets, plan.schedule.outputs, strict=True)
+    return [*found, *[store(graph.nodes[k], "storage", buffers[slot]) for k, slot in targets]]
 
 
 def run_again(plan: ExecutionPlan, leaves: dict[int, Buffer], numbers: dict[int, float], values: dict[str, int],
-              highest: dict[str, int]) -> list[Any]:
+              highest: dict[str, int], hand_out: HandOut) -> list[Any]:
     """`run_plan`, from the second time on in the form that its device keeps."""
     plan.runs += 1
     if plan.runs == 2 and plan.device.keeps_early:
         plan.prepared = prepare(plan, numbers, values)
-    return run_as(plan.prepared, plan, leaves, numbers, values, highest)
+    return run_as(plan.prepared, plan, leaves, numbers, values, highest, hand_out)
 
 
 def _note_single(plan: ExecutionPlan, graph: Graph) -> None:

@@ -3,9 +3,10 @@ ask which line of the user's program made a Node."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
@@ -16,6 +17,7 @@ from minigrad.locks import free_in_children
 from minigrad.ops import node as nodes
 from minigrad.ops.node import Node
 from minigrad.runtime.device import Buffer, Launch
+from minigrad.stores import Store
 
 
 @dataclass(slots=True)
@@ -41,7 +43,7 @@ class Observer:
     times_launches = wants_kernels = False
 
     def ran(self, run: Ran) -> None:
-        """A plan was launched; its results are not handed out yet."""
+        """A plan was launched, and its results are handed out."""
 
     def called(self) -> None:
         """With `times_launches`: a list of launches is about to run."""
@@ -84,8 +86,20 @@ def only_graphs() -> Iterator[None]:
         dry_runs.remove(run)
 
 
-def run_timed(plan: Any, launches: list[Launch], buffers: list[Any]) -> None:
-    """Runs the launches of a plan one by one and tells those who watch; `buffers` are those of its slots."""
+def run_timed(plan: Any, launches: list[Launch], buffers: list[Any], stores: Sequence[Store]) -> None:
+    """Runs the launches of a plan one by one and tells those who watch; `buffers` are those of its slots. The stores
+    are made with the last launch; where something comes between the launches, what is left runs all the same."""
+    done: list[Launch] = []
+    try:
+        _run_timed(plan, launches, buffers, stores, done)
+    except BaseException:
+        if 0 < len(done) < len(launches):
+            plan.device.launch_and(launches[len(done):], stores)
+        raise
+
+
+def _run_timed(plan: Any, launches: list[Launch], buffers: list[Any], stores: Sequence[Store], done: list[Launch]
+               ) -> None:
     watching, device = [o for o in observers if o.times_launches], plan.device
     for o in watching:
         o.called()
@@ -93,7 +107,8 @@ def run_timed(plan: Any, launches: list[Launch], buffers: list[Any]) -> None:
     device.elapsed()
     for launch in launches:
         start = perf_counter()
-        device.launch([launch])
+        last = launch is launches[-1]
+        device.launch_and([launch], [partial(done.append, launch), *(stores if last else ())])
         device.synchronize()
         seconds = device.elapsed()
         for o in watching:

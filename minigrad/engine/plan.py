@@ -20,6 +20,7 @@ from minigrad.runtime.host_calls import HostCall
 from minigrad.scheduler.graph import Graph
 from minigrad.scheduler.memory import Arena, plan_memory
 from minigrad.scheduler.schedule import Schedule, Scheduling, Step
+from minigrad.stores import Store, at_once
 
 GROUPED_WORK = 500_000.0
 """Estimated nanoseconds of a launch up to which it may join a launch group: one launch more costs a few thousand of
@@ -279,8 +280,13 @@ def uses_of(items: list[Item]) -> list[tuple[int, ...]]:
     return [tuple(item.reads | item.writes if item.group < 0 else together[item.group]) for item in items]
 
 
+HandOut = Callable[[list[Any]], list[Store]]
+"""What a run of a plan changes beside memory, for the buffers by slot: stores that are made at once with its last
+launch."""
+
+
 def run_plan(plan: ExecutionPlan, leaves: dict[int, Buffer], numbers: dict[int, float], values: dict[str, int],
-             highest: dict[str, int]) -> list[Buffer]:
+             highest: dict[str, int], hand_out: HandOut | None = None) -> list[Buffer]:
     """Launches everything; gives the buffer of every slot that outlives the run, by slot (others None).
 
     `leaves` are buffers by leaf position, `numbers` the values of lifted scalars by position, `values` symbolic dims.
@@ -293,12 +299,15 @@ def run_plan(plan: ExecutionPlan, leaves: dict[int, Buffer], numbers: dict[int, 
         within = present(memory, "[plan] expected memory for temporaries")
         buffers[k] = Buffer(device, number(plan.sizes[k], values), within.handle, within.offset + offset, within)
     launches = launches_of(plan, buffers, numbers, values)
-    if launches:
-        if is_timing():
-            run_timed(plan, launches, buffers)
-        else:
-            device.launch(launches)
-        count_run(plan, len(launches))
+    stores = [] if hand_out is None else hand_out(buffers)
+    if not launches:
+        at_once(stores)
+        return buffers
+    if is_timing():
+        run_timed(plan, launches, buffers, stores)
+    else:
+        device.launch_and(launches, stores)
+    count_run(plan, len(launches))
     return buffers
 
 

@@ -4,14 +4,23 @@ Memory that comes back from the pool mostly lies where it lay before, so that a 
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 from weakref import ref
 
 from minigrad.config import Config, current
 from minigrad.engine.observe import dry_runs, is_timing, observers
-from minigrad.engine.plan import ExecutionPlan, arena_for, count_run, lasting_buffers, launches_of, number, run_plan
+from minigrad.engine.plan import (
+    ExecutionPlan,
+    HandOut,
+    arena_for,
+    count_run,
+    lasting_buffers,
+    launches_of,
+    number,
+    run_plan,
+)
 from minigrad.engine.stats import stats
 from minigrad.engine.storage import allocate, arena, arenas
 from minigrad.expr import Expr
@@ -19,6 +28,7 @@ from minigrad.ops.node import Node
 from minigrad.runtime.device import Buffer, Kept
 from minigrad.runtime.host import address_of
 from minigrad.scheduler.memory import Arena
+from minigrad.stores import Store
 
 ARENA = -1
 """The number that stands for the memory of which all temporaries are parts; other buffers have the numbers of their
@@ -71,31 +81,35 @@ class PreparedPlan:
         return all([number(e, values) > 0 for _, e in self._extents])
 
     def run(self, leaves: dict[int, Buffer], numbers: dict[int, float], values: dict[str, int],
-            highest: dict[str, int]) -> list[Any] | None:
+            highest: dict[str, int], hand_out: HandOut | None = None) -> list[Any] | None:
         """Buffers by slot like `run_plan`; None, with nothing done, where some launch has no iterations."""
         if self._extents and not self.runs_with(values):
             return None
         buffers = lasting_buffers(self.plan, leaves, values)
         self.run_patched(self.lasting, [buffers[k].address or address_of(buffers[k]) for k in self._lasting],
-                         numbers, values, highest)
+                         numbers, values, highest, 0, () if hand_out is None else hand_out(buffers))
         return buffers
 
     def run_patched(self, slots: tuple[int, ...], addresses: list[int], numbers: dict[int, float],
-                    values: dict[str, int], highest: dict[str, int], threads: int = 0) -> None:
-        """Runs with these lasting slots at these addresses, and those that are not named where they were last time.
+                    values: dict[str, int], highest: dict[str, int], threads: int = 0, stores: Sequence[Store] = (),
+                    ) -> None:
+        """Runs with these lasting slots at these addresses, and those that are not named where they were last time;
+        the stores are made at once with the last launch.
 
-        `threads` are those of the configuration, where the caller has looked.
+        `threads` are those of the configuration, where the caller has looked. What was written last is noted when all
+        of it is, and forgotten before anything is written.
         """
         memory, kept = None, self.kept
         with kept.lock:
             if self._last[0] is not slots or addresses != self._last[1]:
                 if slots is not self._places[0]:
                     self._places = slots, [self._lasting.get(k, ()) for k in slots]
+                self._last = (), []
                 kept.set_addresses(self._places[1], addresses)
                 self._last = slots, addresses
             if self._varies:
                 memory = self._patch_others(numbers, values, highest)
-            kept.run(threads)
+            kept.run(threads, stores)
         del memory  # nobody could take it from us meanwhile
         count_run(self.plan, self._launches)
 
@@ -115,14 +129,16 @@ class PreparedPlan:
         for k, places in self._numbers.items():
             value = numbers[k]
             if self._known_numbers.get(k) is not value:  # the same object: -0.0 equals 0.0, NaN does not equal itself
-                self._known_numbers[k] = value
+                self._known_numbers.pop(k, None)
                 self.kept.set_number(places, value)
+                self._known_numbers[k] = value
         if values is not self._known_dims and values != self._known_dims:
-            self._known_dims = values
+            self._known_dims = None
             for e, places in self._dims.items():
                 self.kept.set_number(places, number(e, values))
             for k, e in self._extents:
                 self.kept.set_extent(k, number(e, values))
+            self._known_dims = values
         return memory
 
     def _patch_temporaries(self, values: dict[str, int], highest: dict[str, int]) -> Buffer | None:
@@ -131,10 +147,11 @@ class PreparedPlan:
             return None
         memory = arena(self.plan.device, layout.nbytes)
         base = memory.address or address_of(memory)
-        self._arena = ref(memory)
         if self._layout[0] is not layout or self._layout[1] != base:
-            self._layout = layout, base
+            self._arena, self._layout = type(None), (None, 0)
             self.kept.set_addresses(list(self._temporary.values()), [base + layout.offsets[k] for k in self._temporary])
+            self._layout = layout, base
+        self._arena = ref(memory)
         return memory
 
 
@@ -155,13 +172,13 @@ def prepare(plan: ExecutionPlan, numbers: dict[int, float], values: dict[str, in
 
 
 def run_as(prepared: PreparedPlan | None, plan: ExecutionPlan, leaves: dict[int, Buffer], numbers: dict[int, float],
-           values: dict[str, int], highest: dict[str, int]) -> list[Any]:
+           values: dict[str, int], highest: dict[str, int], hand_out: HandOut | None = None) -> list[Any]:
     """`run_plan` of a plan, in its prepared form where there is one that can and nobody times launches."""
     if prepared is not None and not (observers and is_timing()):
-        buffers = prepared.run(leaves, numbers, values, highest)
+        buffers = prepared.run(leaves, numbers, values, highest, hand_out)
         if buffers is not None:
             return buffers
-    return run_plan(plan, leaves, numbers, values, highest)
+    return run_plan(plan, leaves, numbers, values, highest, hand_out)
 
 
 # One operation over realized values, realized again and again

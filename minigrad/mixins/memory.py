@@ -1,6 +1,7 @@
 """Questions of programs written for PyTorch about a tensor's memory: data without history, device, address."""
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NoReturn, Self
 from weakref import ref
 
@@ -9,9 +10,11 @@ from minigrad.engine.storage import next_id
 from minigrad.errors import DeviceError, DTypeError, MinigradError
 from minigrad.handles import changed, changed_by_user
 from minigrad.mixins.base import Base, as_tensor
+from minigrad.ops import build
 from minigrad.ops.identity import own
-from minigrad.ops.node import apply
+from minigrad.ops.node import Node, apply
 from minigrad.ops.storage import COPY, DETACH
+from minigrad.stores import Store, at_once, store
 
 datas: dict[int, tuple[ref[Any], ref[Any]]] = {}
 """By the id of what `data` gave, that handle and the tensor that it is the data of."""
@@ -33,6 +36,21 @@ def pass_on(tensor: Any) -> None:
         if found is not None and found is not tensor:
             found._give(owner.detach())
             changed_by_user(found)
+
+
+def assign_all(values: Iterable[tuple[Any, Node]]) -> None:
+    """Assigns to each tensor a Node of its own type that no gradient comes through: to all of them, or to none where
+    something from outside comes between."""
+    stores, depths = list[Store](), list[tuple[Any, int]]()
+    for t, node in values:
+        stores += store(t, "node", own(build.assign(t.node, node))), store(t, "lazy_node", None)
+        depths.append((t, max(t.node.depth, node.depth)))
+    at_once(stores)
+    for t, depth in depths:
+        changed_by_user(t)
+        if datas:
+            pass_on(t)
+        t._bound_graph_after(depth)
 
 
 def _check_history(name: str, tensor: Any) -> None:

@@ -9,6 +9,7 @@ from minigrad import dtype as dtypes
 from minigrad.errors import MinigradError, ShapeError, quantity
 from minigrad.graph.blocks import block
 from minigrad.mixins.base import as_number
+from minigrad.mixins.memory import assign_all
 from minigrad.mixins.modes import of_modules
 from minigrad.ops.node import Node
 from minigrad.optim.states import ParamGroup, given_parameters, load_states, options_of, state_of, states_of
@@ -208,10 +209,11 @@ class Optimizer(metaclass=_Made):
     def schedule_step(self) -> list[Tensor]:
         """Assigns everything that a step changes, and returns it unrealized: realize it together with the loss."""
         of_modules.ask(self)
-        late = [b for b in self.buffers if b.requires_grad]
-        if late:
-            self._take_over(late)
-        self._advance([p.grad if p.requires_grad else None for p in self.params])
+        assign_all(self._advanced())
+        return self._changed()
+
+    def _changed(self) -> list[Tensor]:
+        """Everything that a step may change."""
         kept = [t for name in self.state_names.values() for t in getattr(self, name) if t is not None]
         return list({id(t): t for t in (*self.params, *kept, *self.buffers, *take_moved())}.values())
 
@@ -258,14 +260,17 @@ class Optimizer(metaclass=_Made):
         """(parameter, gradient, what each of `state` has for it) of the parameters that have one."""
         return ((p, g, *kept) for p, g, *kept in zip(self.params, gradients, *state, strict=True) if g is not None)
 
-    def _advance(self, gradients: Gradients) -> None:
-        """Assigns their next values to the parameters with a gradient and to what is kept for them: `_update` of an
-        optimizer like this one, with others in place of its Tensors. All of it is one Block, which no gradient goes
-        through."""
+    def _advanced(self) -> list[tuple[Tensor, Node]]:
+        """The next values of the parameters with a gradient and of what is kept for them: `_update` of an optimizer
+        like this one, with others in place of its Tensors. All of it is one Block, which no gradient goes through."""
+        late = [b for b in self.buffers if b.requires_grad]
+        if late:
+            self._take_over(late)
+        gradients = [p.grad if p.requires_grad else None for p in self.params]
         self._check()
         at = [k for k, g in enumerate(gradients) if g is not None]
         if not at:
-            return
+            return []
         self._part_counts(gradients)
         lists = {name: getattr(self, name) for name in ("params", *self.state_names.values())}
         rows = {name: [kept[k] for k in at] for name, kept in lists.items() if kept}
@@ -286,8 +291,7 @@ class Optimizer(metaclass=_Made):
         key = type(self), repr([*options_of(self).values()]), (*rows,), bool(cycled), (*shared,), (*at,)
         operands = [*changed, self._lr, *cycled, *[gradients[k] for k in at]]
         new = block(type(self).__name__.lower(), key, body, [t.node for t in operands], detached=True)
-        for t, node in zip(changed, new, strict=True):
-            t.assign(Tensor._wrap(node))
+        return list(zip(changed, new, strict=True))
 
     def _check(self) -> None:
         """Raises MinigradError for options that need what is not kept."""
@@ -298,7 +302,7 @@ class Optimizer(metaclass=_Made):
 
     @abstractmethod
     def _update(self, gradients: Gradients) -> None:
-        """Sets (`_set`) the parameters and the state by what they and the options are: `_advance` makes a Block of it.
+        """Sets (`_set`) the parameters and the state by what they and the options are: `_advanced` makes a Block of it.
         """
 
     @staticmethod
@@ -378,7 +382,12 @@ class OptimizerGroup(Optimizer):
     def schedule_step(self) -> list[Tensor]:
         """Assigns everything that a step changes, and returns it unrealized."""
         of_modules.ask(self)
-        changed = [t for member in self._members for t in member.schedule_step()]
+        advanced = []
+        for member in self._members:
+            of_modules.ask(member)
+            advanced += member._advanced()
+        assign_all(advanced)
+        changed = [t for member in self._members for t in member._changed()]
         if len(self.params) < sum(len(member.params) for member in self._members):
             self.params = [p for member in self._members for p in member.params]
         return list({id(t): t for t in changed}.values())

@@ -6,7 +6,7 @@ is done. `keep` keeps the table for further runs, with arguments and extents tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import length_hint
 from threading import Lock
 from time import perf_counter
@@ -20,7 +20,9 @@ from minigrad.runtime.device import Kept, Launch, Program
 from minigrad.runtime.host import HostMemory
 from minigrad.runtime.host_calls import raise_failure
 from minigrad.runtime.llvm_jit import Jit, Unit
+from minigrad.runtime.llvm_thread import uninterrupted
 from minigrad.runtime.pool import Pool
+from minigrad.stores import Store, at_once
 from minigrad.target import Target
 
 
@@ -62,19 +64,24 @@ class CPU(HostMemory):
         """Runs the launches in order; returns when all are done."""
         self.run(Prepared(launches))
 
+    def launch_and(self, launches: list[Launch], stores: Sequence[Store]) -> None:
+        """`launch`, and the stores at once with it."""
+        self.run(Prepared(launches), stores)
+
     def prepare(self, launches: list[Launch]) -> Prepared:
         """Builds the command table of the launches once, for `run`."""
         return Prepared(launches)
 
-    def run(self, prepared: Prepared) -> None:
-        """Runs a prepared list in one native call; returns when all is done."""
+    def run(self, prepared: Prepared, stores: Sequence[Store] = ()) -> None:
+        """Runs a prepared list in one native call, and makes the stores at once with it; returns when all is done."""
         with self.pool.lock:
-            self.run_locked(prepared)
+            self.run_locked(prepared, 0, stores)
 
-    def run_locked(self, prepared: Prepared, threads: int = 0) -> None:
+    def run_locked(self, prepared: Prepared, threads: int = 0, stores: Sequence[Store] = ()) -> None:
         """`run`, for a caller that holds the pool's lock, under which prepared lists may also be changed.
 
-        `threads` is the number of the configuration, where the caller has looked it up; 0 looks it up here.
+        `threads` is the number of the configuration, where the caller has looked it up; 0 looks it up here. What a call
+        of Python among the launches raises comes after the stores: the memory holds something else by then.
         """
         pool = self.pool
         if prepared.parallel:
@@ -83,11 +90,12 @@ class CPU(HostMemory):
                 pool.resize(threads)
         if prepared.admitted is not pool.state:
             pool.admit(prepared)
-        if not self.timed:
-            pool.run(prepared.pointer)
+        start = perf_counter() if self.timed else 0.0
+        if stores:
+            at_once([partial(pool.run, prepared.pointer), *stores])
         else:
-            start = perf_counter()
             pool.run(prepared.pointer)
+        if self.timed:
             self._elapsed += perf_counter() - start
         raise_failure()
 
@@ -140,14 +148,14 @@ class KeptTable(Kept):
     def address(self, place: int) -> int:
         return self.table.words[place]
 
-    def run(self, threads: int = 0) -> None:
-        self.device.run_locked(self.table, threads)
+    def run(self, threads: int = 0, stores: Sequence[Store] = ()) -> None:
+        self.device.run_locked(self.table, threads, stores)
 
 
 @lru_cache(maxsize=1)
 def shared_jit() -> Jit:
     """The process's one compiler and loader."""
-    return Jit()
+    return uninterrupted(Jit)
 
 
 def host_target(jit: Jit, threads: int) -> Target:

@@ -13,6 +13,7 @@ import numpy as np
 
 from minigrad.config import current
 from minigrad.program import Program
+from minigrad.stores import Store, at_once
 from minigrad.target import Target
 
 ASKED_FOR = "mma-tf32", "sub-groups"
@@ -102,9 +103,9 @@ class Kept(ABC):
         """The address that `set_addresses` last wrote at a place."""
 
     @abstractmethod
-    def run(self, threads: int = 0) -> None:
-        """Runs, or queues, all launches. `threads` is the number of the configuration, where the caller has looked it
-        up; 0 looks it up here."""
+    def run(self, threads: int = 0, stores: Sequence[Store] = ()) -> None:
+        """Runs, or queues, all launches, and makes the stores at once with the last of them. `threads` is the number of
+        the configuration, where the caller has looked it up; 0 looks it up here."""
 
 
 class Device(ABC):
@@ -162,6 +163,11 @@ class Device(ABC):
     @abstractmethod
     def launch(self, launches: list[Launch]) -> None:
         """Queues the launches in order; returns without waiting for them where the device can."""
+
+    def launch_and(self, launches: list[Launch], stores: Sequence[Store]) -> None:
+        """`launch`, then the stores: at once with the last launch on devices that override this."""
+        self.launch(launches)
+        at_once(stores)
 
     def keep(self, launches: list[Launch], memories: list[tuple[int, ...]]) -> Kept | None:
         """Launches that will run again and again with other arguments, or None where the device gains nothing by it.

@@ -14,7 +14,6 @@ import shutil
 import struct
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -26,16 +25,12 @@ from minigrad.runtime import disk_cache
 from minigrad.runtime.cpu_level import processor
 from minigrad.runtime.llvm_batch import Batch
 from minigrad.runtime.llvm_emit import Emitter, Refused, Source
+from minigrad.runtime.llvm_thread import uninterrupted
 
 # What the loader may resolve from the process: LLVM turns copies and fills into these by itself.
 LIBRARY_SYMBOLS = frozenset({"memcpy", "memmove", "memset"})
 # Part of every key: raise it when the passes of `Emitter` change.
 PIPELINE = "sroa,instcombine,simplifycfg;O2;3"
-
-# LLVM takes one caller at a time anyway. A fork waits for it, so that the child never inherits it locked.
-lock = threading.RLock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
 
 class Unit(NamedTuple):
@@ -93,37 +88,37 @@ class Jit:
                 keys.append(key)
                 if key not in self._addresses and key not in fresh:
                     fresh[key] = unit
-                    if not self._known(key, unit):
+                    if not uninterrupted(self._known, key, unit):
                         batch.add(key, (unit.entries, unit.source))
             for group, code in batch.finish():
-                with lock:
-                    self._keep({key: fresh[key] for key in group}, code)
+                uninterrupted(self._keep, {key: fresh[key] for key in group}, code)
         finally:
             batch.close()
-        with lock:
-            if fresh:
-                self._engine.finalize_object()
-            for key, unit in fresh.items():
-                self._addresses[key] = tuple(self._address(f"{name}.{key}") for name in unit.entries)
-            return [self._addresses[key] for key in keys]
+        if fresh:
+            uninterrupted(self._find, fresh)
+        return [self._addresses[key] for key in keys]
+
+    def _find(self, units: dict[str, Unit]) -> None:
+        """Notes the addresses of what is loaded."""
+        self._engine.finalize_object()
+        for key, unit in units.items():
+            self._addresses[key] = tuple(self._address(f"{name}.{key}") for name in unit.entries)
 
     def _known(self, key: str, unit: Unit) -> bool:
         """Loads a translation unit if it is on disk, and the code that it links to in any case. Raises NotStored."""
-        with lock:
-            for link in unit.links:
-                self._link(link)
-            if self._fetch(key, unit):
-                return True
+        for link in unit.links:
+            self._link(link)
+        if self._fetch(key, unit):
+            return True
         if unit.digest:
             raise NotStored(unit.entries[0])
         return False
 
     def _emit(self, sources: Mapping[str, Source]) -> bytes:
-        with lock:
-            try:
-                return self._emitter.emit(sources)
-            except Refused as e:
-                raise CompileError(f"[load] {e}", e.source) from None
+        try:
+            return uninterrupted(self._emitter.emit, sources)
+        except Refused as e:
+            raise CompileError(f"[load] {e}", e.source) from None
 
     def key(self, unit: Unit) -> str:
         """The identity of a translation unit's object code: source, entries, processor, LLVM and passes."""
@@ -136,11 +131,10 @@ class Jit:
 
     def assembly(self, source: str) -> str:
         """The assembly of one IR text after our passes, for reading."""
-        with lock:
-            try:
-                return self._emitter.assembly(source)
-            except Refused as e:
-                raise CompileError(f"[load] {e}", e.source) from None
+        try:
+            return uninterrupted(self._emitter.assembly, source)
+        except Refused as e:
+            raise CompileError(f"[load] {e}", e.source) from None
 
     def _fetch(self, key: str, unit: Unit) -> bool:
         """Loads the translation unit from disk; False if no usable object holds it."""
@@ -210,11 +204,10 @@ class Jit:
         if link.language == "c":
             code = self._compile_c(link)
         else:
-            with lock:
-                try:
-                    code = self._emitter.finish(link_module(self._emitter, link))
-                except Refused as e:
-                    raise CompileError(f"[load] {e}", e.source) from None
+            try:
+                code = uninterrupted(lambda: self._emitter.finish(link_module(self._emitter, link)))
+            except Refused as e:
+                raise CompileError(f"[load] {e}", e.source) from None
         foreign = undefined_symbols(code) - LIBRARY_SYMBOLS
         if foreign:
             raise CompileError(f"[load] expected {link.name} to call nothing, got {sorted(foreign)}", link.source)

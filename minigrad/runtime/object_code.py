@@ -14,7 +14,8 @@ from minigrad.runtime.cpu import facts_of, shared_jit
 from minigrad.runtime.cpu_level import level_features
 from minigrad.runtime.device import Buffer, Device, Launch
 from minigrad.runtime.llvm_emit import Emitter, Refused
-from minigrad.runtime.llvm_jit import LIBRARY_SYMBOLS, link_module, lock, undefined_symbols
+from minigrad.runtime.llvm_jit import LIBRARY_SYMBOLS, link_module, undefined_symbols
+from minigrad.runtime.llvm_thread import uninterrupted
 from minigrad.target import Target
 
 
@@ -47,11 +48,10 @@ class ObjectCode(Device):
         Raises CompileError with LLVM's words, and for code that programs call which is in C.
         """
         links = {link.symbol: link for p in programs for link in p.links}
-        with lock:
-            try:
-                code = self._linked(programs, list(links.values()), driver, entries)
-            except Refused as e:
-                raise CompileError(f"[export] {e}", e.source) from None
+        try:
+            code = uninterrupted(self._linked, programs, list(links.values()), driver, entries)
+        except Refused as e:
+            raise CompileError(f"[export] {e}", e.source) from None
         foreign = undefined_symbols(code) - LIBRARY_SYMBOLS
         if foreign:
             raise CompileError(f"[export] expected object code without external calls, got {sorted(foreign)}", driver)

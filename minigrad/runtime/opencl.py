@@ -5,8 +5,9 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from minigrad.runtime.opencl_build import Builder, scalar_type
 from minigrad.runtime.opencl_devices import DeviceInfo, devices, find_device
 from minigrad.runtime.opencl_prepared import KeptLaunches
 from minigrad.runtime.opencl_quirks import FINISH_SKIPS_FLUSHED, GROUPS_GO_ON, WALL_TIME
+from minigrad.stores import Store, at_once
 
 __all__ = ["DeviceInfo", "Executable", "OpenCL", "devices", "open_device"]
 
@@ -73,6 +75,12 @@ class Executable:
             at += 2 if itemsize else 1
         return found
 
+    def typed(self, arguments: tuple[Buffer | int | float, ...], extent: int) -> list[tuple[int, Any]]:
+        """(position, value) of the kernel's arguments, as `set_arg` takes them."""
+        flat = self.flatten(arguments, extent)
+        return [(at, value if kind is None else kind(value))
+                for at, (value, kind) in enumerate(zip(flat, self.types, strict=True))]
+
     def flatten(self, arguments: tuple[Buffer | int | float, ...], extent: int) -> list[Any]:
         """The kernel's arguments: (memory, offset in elements) for each buffer, the scalars, the extent."""
         if len(arguments) != len(self.itemsizes):
@@ -108,6 +116,7 @@ class OpenCL(Device):
             self._queue = cl.CommandQueue(self._context, info.handle, properties=profiling)
         except cl.Error as e:
             raise DeviceError(f"[{self.name}] {info.platform} ({info.name}) cannot be opened: {_words(e)}") from None
+        self._enqueue: Callable[..., Any] = partial(cl.enqueue_nd_range_kernel, self._queue)
         self._builder = Builder(info, self._context)
         self._executables: dict[Program, Executable] = {}
         self._addresses: dict[Any, int] = {}
@@ -233,22 +242,25 @@ class OpenCL(Device):
 
     def launch(self, launches: list[Launch]) -> None:
         """Queues the launches in order, a table row by row; returns without waiting."""
+        self.launch_and(launches, ())
+
+    def launch_and(self, launches: list[Launch], stores: Sequence[Store]) -> None:
+        """`launch`, and the stores at once with it."""
         _check_process(self.name)
         with self._lock:
             if self._builder.fresh:
                 compile_ahead(self, self._builder, launches)
-            if self._busy_since is None:
-                self._busy_since = time.perf_counter()
-            try:
-                for launch in launches:
-                    if launch.table:
-                        for arguments, extent in launch.table:
-                            self._enqueue(launch.executable, arguments, extent)
-                    else:
-                        self._enqueue(launch.executable, launch.arguments, launch.extent)
-                self._queue.flush()
-            except self._cl.Error as e:
-                raise DeviceError(f"[{self.name}] the driver refused a launch: {_words(e)}") from None
+            rows = [(launch.executable, *row) for launch in launches
+                    for row in launch.table or ((launch.arguments, launch.extent),)]
+            calls: list[Store] = []
+            for count, (executable, arguments, extent) in enumerate([row for row in rows if row[2] > 0], 1):
+                kernel = executable.kernel
+                calls += [partial(kernel.set_arg, *argument) for argument in executable.typed(arguments, extent)]
+                calls.append(partial(self._enqueue, kernel, *self.ranges(executable, extent)))
+                if count % LAUNCHES_PER_FLUSH == 0:
+                    calls.append(self._queue.flush)
+            for event in self._queued([*calls, self._queue.flush, *stores]):
+                self._keep(event, event, 1)
 
     def keep(self, launches: list[Launch], memories: list[tuple[int, ...]]) -> KeptLaunches:
         """Kernel objects that keep their arguments; tables are taken apart."""
@@ -260,32 +272,31 @@ class OpenCL(Device):
         kernel = self._builder.kernels([program])[0]
         return [kernel, *[self._cl.Kernel(kernel.program, program.name) for _ in range(count - 1)]]
 
-    def run(self, kept: KeptLaunches) -> None:
-        """Queues launches that are kept; returns without waiting. Their time is that from the start of the first to the
-        end of the last: asking for each one's costs as much as queuing it."""
+    def run(self, kept: KeptLaunches, stores: Sequence[Store] = ()) -> None:
+        """Queues launches that are kept, and makes the stores at once with it; returns without waiting. Their time is
+        that from the start of the first to the end of the last: asking for each one's costs as much as queuing it."""
         _check_process(self.name)
         with self._lock:
-            if self._busy_since is None:
-                self._busy_since = time.perf_counter()
-            enqueue, queue, work = self._cl.enqueue_nd_range_kernel, self._queue, kept.work()
-            try:
-                kept.upload(queue)
-                for at in range(0, len(work), LAUNCHES_PER_FLUSH):
-                    part = work[at:at + LAUNCHES_PER_FLUSH]
-                    first = last = enqueue(queue, *part[0])
-                    for kernel, size, group in part[1:]:
-                        last = enqueue(queue, kernel, size, group)
-                    queue.flush()
-                    self._keep(first, last, len(part))
-            except self._cl.Error as e:
-                raise DeviceError(f"[{self.name}] the driver refused a launch: {_words(e)}") from None
+            work = kept.work()
+            calls: list[Store] = []
+            for at in range(0, len(work), LAUNCHES_PER_FLUSH):
+                calls += [partial(self._enqueue, *one) for one in work[at:at + LAUNCHES_PER_FLUSH]]
+                calls.append(self._queue.flush)
+            events = self._queued([*calls, *stores], kept.upload)
+            for at in range(0, len(events), LAUNCHES_PER_FLUSH):
+                part = events[at:at + LAUNCHES_PER_FLUSH]
+                self._keep(part[0], part[-1], len(part))
 
-    def _enqueue(self, executable: Executable, arguments: tuple[Buffer | int | float, ...], extent: int) -> None:
-        if extent <= 0:
-            return
-        kernel = executable.kernel
-        kernel.set_args(*executable.flatten(arguments, extent))
-        self._enqueue_kernel(kernel, *self.ranges(executable, extent))
+    def _queued(self, calls: list[Store], before: Callable[[Any], None] | None = None) -> list[Any]:
+        """Makes the calls at once, `before` with the queue ahead of them; returns the events of what was queued."""
+        if self._busy_since is None:
+            self._busy_since = time.perf_counter()
+        try:
+            if before is not None:
+                before(self._queue)
+            return [made for made in at_once(calls) if made is not None]
+        except self._cl.Error as e:
+            raise DeviceError(f"[{self.name}] the driver refused a launch: {_words(e)}") from None
 
     def ranges(self, executable: Executable, extent: int) -> tuple[tuple[int], tuple[int]]:
         """(global size, work-group size) of a launch with so many iterations."""
@@ -294,12 +305,6 @@ class OpenCL(Device):
             return (extent * group,), (group,)
         group = self.group_size(extent)
         return (-(-extent // group) * group,), (group,)
-
-    def _enqueue_kernel(self, kernel: Any, size: tuple[int], group: tuple[int]) -> None:
-        event = self._cl.enqueue_nd_range_kernel(self._queue, kernel, size, group)
-        if len(self._events) % LAUNCHES_PER_FLUSH == 0:
-            self._queue.flush()
-        self._keep(event, event, 1)
 
     def _keep(self, first: Any, last: Any, launches: int) -> None:
         """Keeps the events of the first and the last of so many launches in a row."""

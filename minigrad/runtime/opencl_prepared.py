@@ -11,6 +11,7 @@ import numpy as np
 from minigrad.errors import CompileError, InternalError
 from minigrad.runtime.device import Buffer, Kept, Launch
 from minigrad.runtime.opencl_chain import LINE, Planned, Table, chain_program, chains_of, word_of
+from minigrad.stores import Store
 
 if TYPE_CHECKING:
     from minigrad.runtime.opencl import OpenCL
@@ -63,8 +64,8 @@ class KeptLaunches(Kept):
     def address(self, place: Place) -> int:
         return self._addresses.get(place, 0)
 
-    def run(self, threads: int = 0) -> None:
-        self.device.run(self)
+    def run(self, threads: int = 0, stores: Sequence[Store] = ()) -> None:
+        self.device.run(self, stores)
 
     def _make_chains(self) -> list[range]:
         device, launches = self.device, self.launches
@@ -115,10 +116,11 @@ class KeptLaunches(Kept):
         known = self._addresses
         for at, address in zip(places, addresses, strict=True):
             if at and known.get(at[0]) != address:
-                known.update(dict.fromkeys(at, address))
+                known.pop(at[0], None)  # until all are set
                 handle, offset = self.device.locate(address)
                 for k, argument in at:
                     self._set_buffer(k, argument, handle, offset)
+                known.update(dict.fromkeys(at, address))
 
     def _set_buffer(self, k: int, argument: int, handle: Any, offset: int) -> None:
         """Sets memory `offset` bytes into a handle as an argument of the launch k."""
@@ -132,9 +134,10 @@ class KeptLaunches(Kept):
             self._table.set_word(k, at + 1, offset // itemsize)
             memory = planned.memories[argument]
             if self._handles.get(memory) is not handle:
-                self._handles[memory] = handle
+                self._handles.pop(memory, None)
                 for holder, position in self._holders[memory]:
                     holder.set_arg(position, handle)
+                self._handles[memory] = handle
         else:
             kernel.set_arg(at, handle)
             kernel.set_arg(at + 1, executable.types[at + 1](offset // itemsize))
@@ -161,13 +164,9 @@ class KeptLaunches(Kept):
     def work(self) -> list[Work]:
         """The kernels to queue for a run, in order."""
         if self._work is None:
-            self._work = []
             starts = self._chain_work if self.chains else {}
-            for k in range(len(self.launches)):
-                if k in starts:
-                    self._work.append(starts[k])
-                elif k in self._kernels:
-                    self._work.append((self._kernels[k], *self._sizes[k]))
+            self._work = [starts[k] if k in starts else (self._kernels[k], *self._sizes[k])
+                          for k in range(len(self.launches)) if k in starts or k in self._kernels]
         return self._work
 
     def upload(self, queue: Any) -> None:
@@ -175,9 +174,9 @@ class KeptLaunches(Kept):
         if self.chains and self._table.changed:
             import pyopencl as cl
             self._table.count_chunks()
-            self._table.changed = False
             # The event keeps the copied words until they are there.
             self._uploaded = cl.enqueue_copy(queue, self._words.handle, self._table.words.copy(), is_blocking=False)
+            self._table.changed = False
 
 
 def _rows(launches: list[Launch]) -> Iterator[tuple[Launch, tuple[Any, ...], int, bool]]:

@@ -47,7 +47,7 @@ class Pool:
         self._system = _system_function(executor_ir.has_futex(jit.triple))
         self.threads = threads
         self._workers: list[threading.Thread] = []
-        self._scratch_bytes = 0
+        self._scratch: list[np.ndarray] = []
         self._fresh_state()
         _pools.add(self)
 
@@ -58,27 +58,37 @@ class Pool:
         """
         if table.parallel and not self._workers and self.threads > 1 and self._system:
             self._start()
-        self._reserve_scratch(table.scratch)
-        table.admit(self.state, self._address)
+        if table.scratch > self._scratch_bytes:
+            fresh = self._new_scratch(table.scratch)
+            self._scratch = [*self._scratch, *fresh]  # what the state points to is held all the time
+            self._point_to(self.state, fresh)
+            self._scratch = fresh
+        table.admit(self.state, self.state.ctypes.data)
 
-    def _reserve_scratch(self, nbytes: int) -> None:
-        if nbytes <= self._scratch_bytes:
-            return
-        nbytes = (nbytes + 4095) & -4096
-        self._scratch_bytes = nbytes
-        self._scratch = [allocate_aligned(nbytes) for _ in range(self.threads)]
-        for i, memory in enumerate(self._scratch):
-            self._word(executor_ir.scratch_at(i), np.uint64)[0] = memory.ctypes.data
+    @property
+    def _scratch_bytes(self) -> int:
+        """Memory of each worker's own, of those that have the least."""
+        return min([memory.nbytes for memory in self._scratch], default=0)
+
+    def _new_scratch(self, nbytes: int) -> list[np.ndarray]:
+        return [allocate_aligned((nbytes + 4095) & -4096) for _ in range(self.threads)]
+
+    @staticmethod
+    def _point_to(state: np.ndarray, scratch: list[np.ndarray]) -> None:
+        for i, memory in enumerate(scratch):
+            _word(state, executor_ir.scratch_at(i))[0] = memory.ctypes.data
 
     def close(self) -> None:
         """Stops the threads and waits for them. A later run starts new ones."""
-        workers, self._workers = self._workers, []
+        workers = self._workers
         if not workers:
             return
-        self._stop(self._address)
-        for worker in workers:
-            worker.join()
+        self._stop(self.state.ctypes.data)
         self._fresh_state()
+        self._workers = []
+        for worker in workers:
+            if worker.is_alive():
+                worker.join()
 
     def resize(self, threads: int) -> None:
         """Changes the number of threads, the caller included. No command may be running."""
@@ -98,24 +108,26 @@ class Pool:
         self._fresh_state()
 
     def _fresh_state(self) -> None:
-        self.state = allocate_aligned(executor_ir.state_bytes(self.threads))
-        self.state[:] = 0
-        self._address = self.state.ctypes.data
-        self._word(executor_ir.THREADS, np.uint64)[0] = self.threads
-        self._word(executor_ir.SYSTEM, np.uint64)[0] = self._system
-        scratch, self._scratch_bytes = self._scratch_bytes, 0
-        self._reserve_scratch(scratch)
+        """Takes another state, when all of it is there."""
+        state = allocate_aligned(executor_ir.state_bytes(self.threads))
+        state[:] = 0
+        _word(state, executor_ir.THREADS)[0] = self.threads
+        _word(state, executor_ir.SYSTEM)[0] = self._system
+        scratch = self._new_scratch(self._scratch_bytes)
+        self._point_to(state, scratch)
+        self.state, self._scratch = state, scratch
 
     def _start(self) -> None:
-        self._word(executor_ir.SPIN, np.uint64)[0] = self._calibrate()
+        _word(self.state, executor_ir.SPIN)[0] = self._calibrate()
         for i in range(1, self.threads):
             worker = threading.Thread(target=_stay, args=(self._work, self.state, i), daemon=True,
                                       name=f"minigrad-{i}")
+            self._workers.append(worker)
             try:
                 worker.start()
             except RuntimeError:
+                self._workers.pop()
                 break  # the system gives no more threads: those that exist take the chunks of the missing ones
-            self._workers.append(worker)
 
     def _calibrate(self) -> int:
         # How long one pause lasts differs tenfold between processors. With more threads than cores, watching keeps
@@ -129,8 +141,9 @@ class Pool:
         self._spin(CALIBRATION_PAUSES)
         return max(time.perf_counter() - start, 1e-7)
 
-    def _word(self, offset: int, dtype: type) -> np.ndarray:
-        return self.state[offset:offset + np.dtype(dtype).itemsize].view(dtype)
+
+def _word(state: np.ndarray, offset: int) -> np.ndarray:
+    return state[offset:offset + 8].view(np.uint64)
 
 
 def _stay(work: Callable[[int, int], None], state: np.ndarray, me: int) -> None:

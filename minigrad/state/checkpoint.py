@@ -121,15 +121,14 @@ def _in_memory(tensor: Tensor) -> Tensor:
 
 
 def _newest_first(folder: Path) -> Iterator[Path]:
-    names = [entry.name for entry in os.scandir(folder)] if folder.is_dir() else []
+    names = os.listdir(folder) if folder.is_dir() else []
     found = [(int(match[1]), name) for name in names if (match := _NAME.fullmatch(name))]
     return (folder / name for _, name in sorted(found, reverse=True))
 
 
 def _tidy(folder: Path, keep: int) -> None:
     """Removes old checkpoints, and what writers that were killed left."""
-    left = [folder / entry.name for entry in os.scandir(folder)
-            if entry.name.startswith("checkpoint-") and entry.name.endswith(".tmp")]
+    left = [folder / name for name in os.listdir(folder) if name.startswith("checkpoint-") and name.endswith(".tmp")]
     for path in [*list(_newest_first(folder))[keep:], *left]:
         with contextlib.suppress(OSError):
             os.unlink(path)
