@@ -20,6 +20,8 @@
     MINIGRAD_SHARED_MEMORY  0: processes of one machine (minigrad.distributed) send messages instead       (1)
     MINIGRAD_JIT_CHECK      1: compare each replay with an eager run                                       (0)
     MINIGRAD_CHECK_INDICES  1: read index tensors and refuse what is out of range; nothing is captured then (0)
+    MINIGRAD_POISON         1: memory is NaN before it is written, and has margins of NaN; a launch that writes there is
+                            an error. Slow: for finding kernels that touch what is not theirs              (0)
     MINIGRAD_DEBUG          0 silent, 1 one line per realize, 2 kernels, 3 loops, 4 source                 (0)
     MINIGRAD_TEST_DATA      data folder of the test suite                                       (../shared/data)
     MINIGRAD_TEST_DEVICES   comma separated devices that the test suite may use                            (all found)
@@ -67,6 +69,7 @@ class Config:
     shared_memory: bool = True
     jit_check: bool = False
     check_indices: bool = False
+    poison: bool = False
     packed_mb: int = 256
     lazy_mb: int = 512
     memory: int = 0
@@ -76,12 +79,12 @@ class Config:
     test_devices: tuple[str, ...] = ()
 
     @property
-    def units(self) -> tuple[bool, bool]:
-        """The settings that decide which instructions of a device plans may use: (allow_tf32, sub_groups)."""
-        return self.allow_tf32, self.sub_groups
+    def units(self) -> tuple[bool, bool, bool]:
+        """The settings that decide which features of a device programs may use: (allow_tf32, sub_groups, poison)."""
+        return self.allow_tf32, self.sub_groups, self.poison
 
     @property
-    def planning(self) -> tuple[bool, bool, tuple[tuple[str, str], ...], int]:
+    def planning(self) -> tuple[bool, bool, bool, tuple[tuple[str, str], ...], int]:
         """The settings that decide what kernels there are and how they run: part of the keys of plans and captures."""
         return *self.units, self.plans, self.memory
 
@@ -97,7 +100,7 @@ class Config:
             if type(value) is not int or not lo <= value <= hi:
                 raise ConfigError(f"[config] expected {field} to be an integer in {lo}..{hi}, got {value!r}")
         for field in ("disk_cache", "verify", "allow_tf32", "sub_groups", "jit", "shared_memory", "jit_check",
-                      "check_indices"):
+                      "check_indices", "poison"):
             value = getattr(self, field)
             if type(value) is not bool:
                 raise ConfigError(f"[config] expected {field} to be True or False, got {value!r}")
@@ -209,6 +212,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "MINIGRAD_SHARED_MEMORY": ("shared_memory", _boolean),
     "MINIGRAD_JIT_CHECK": ("jit_check", _boolean),
     "MINIGRAD_CHECK_INDICES": ("check_indices", _boolean),
+    "MINIGRAD_POISON": ("poison", _boolean),
     "MINIGRAD_PACKED_MB": ("packed_mb", _integer),
     "MINIGRAD_LAZY_MB": ("lazy_mb", _integer),
     "MINIGRAD_DEBUG": ("debug", _integer),

@@ -3,6 +3,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MARGINS, MARGIN = "margins", 256
+"""The feature of targets whose programs leave room between their own arrays, and the bytes of it (`Config.poison`)."""
+
 MIN_LOCAL_MEMORY, MIN_GROUP = 16 * 1024, 64
 
 

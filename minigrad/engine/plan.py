@@ -8,9 +8,11 @@ from typing import Any
 from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.walk import touched
 from minigrad.codegen.strategies.access import iterations
+from minigrad.config import current
 from minigrad.engine.compile import Compiled, compile_kernels
 from minigrad.engine.exchange import with_exchanges
 from minigrad.engine.observe import is_timing, run_timed
+from minigrad.engine.poison import apart, launch_watched
 from minigrad.engine.stats import stats
 from minigrad.engine.storage import allocate, arena
 from minigrad.errors import present
@@ -267,7 +269,7 @@ def arena_for(plan: ExecutionPlan, values: dict[str, int], highest: dict[str, in
     found = plan.arenas.get(key)
     if found is None:
         sizes = {k: number(plan.sizes[k], rounded) for k in plan.temporary}
-        found = plan.arenas[key] = plan_memory(sizes, uses_of(plan.items))
+        found = plan.arenas[key] = apart(sizes) if current().poison else plan_memory(sizes, uses_of(plan.items))
     return found
 
 
@@ -293,7 +295,10 @@ def run_plan(plan: ExecutionPlan, leaves: dict[int, Buffer], numbers: dict[int, 
     """
     device = plan.device
     layout = arena_for(plan, values, highest)
-    memory = arena(device, layout.nbytes) if layout.nbytes else None
+    poisoned = current().poison
+    memory = None
+    if layout.nbytes:
+        memory = allocate(device, layout.nbytes) if poisoned else arena(device, layout.nbytes)
     buffers = lasting_buffers(plan, leaves, values)
     for k, offset in layout.offsets.items():
         within = present(memory, "[plan] expected memory for temporaries")
@@ -305,6 +310,9 @@ def run_plan(plan: ExecutionPlan, leaves: dict[int, Buffer], numbers: dict[int, 
         return buffers
     if is_timing():
         run_timed(plan, launches, buffers, stores)
+    elif poisoned:
+        launch_watched(device, launches)
+        at_once(stores)
     else:
         device.launch_and(launches, stores)
     count_run(plan, len(launches))

@@ -161,7 +161,7 @@ def prepare(plan: ExecutionPlan, numbers: dict[int, float], values: dict[str, in
     A table of rows is cut into pieces once, so that their extents must not be symbolic.
     """
     rows = [row for item in plan.items for row in item.rows]
-    if not rows or any([number(row.extent, values) <= 0 for row in rows]) or \
+    if not rows or current().poison or any([number(row.extent, values) <= 0 for row in rows]) or \
             any([isinstance(row.extent, Expr) for item in plan.items if len(item.rows) > 1 for row in item.rows]):
         return None
     temporary = set(plan.temporary)

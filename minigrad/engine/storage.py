@@ -8,7 +8,9 @@ from itertools import count
 from typing import Any
 from weakref import ref
 
+from minigrad.config import current
 from minigrad.dtype import DType
+from minigrad.engine import poison
 from minigrad.engine.stats import stats
 from minigrad.errors import DeviceError
 from minigrad.ops.kinds import Type, type_of
@@ -37,14 +39,18 @@ class Owned(Buffer):
 
 def allocate(device: Device, nbytes: int) -> Owned:
     """`nbytes` of device memory, owned by the returned object. Raises DeviceError when there are none left."""
+    poisoned = current().poison
     try:
-        raw = device.alloc(nbytes)
+        raw = device.alloc(nbytes) if not poisoned else poison.surrounded(device, nbytes)
     except DeviceError:
         if not sum([spares.clear() for spares in [r() for r in _large] if spares is not None]):
             raise
-        raw = device.alloc(nbytes)
+        raw = device.alloc(nbytes) if not poisoned else poison.surrounded(device, nbytes)
     stats.mem_used += nbytes
-    return Owned(device, nbytes, raw.handle, raw.offset, raw.base, raw.address)
+    found = Owned(device, nbytes, raw.handle, raw.offset, raw.base, raw.address)
+    if poisoned:
+        poison.watch(found)
+    return found
 
 
 SPARES = 2

@@ -14,10 +14,10 @@ import numpy as np
 from minigrad.config import current
 from minigrad.program import Program
 from minigrad.stores import Store, at_once
-from minigrad.target import Target
+from minigrad.target import MARGINS, Target
 
-ASKED_FOR = "mma-tf32", "sub-groups"
-"""Features that change what is computed: plans use them where `Config.units`, in this order, says so."""
+ASKED_FOR = "mma-tf32", "sub-groups", MARGINS
+"""Features that change what is computed or where: programs use them where `Config.units`, in this order, says so."""
 
 __all__ = ["Buffer", "Device", "Launch", "Program", "grouped"]
 
@@ -131,7 +131,7 @@ class Device(ABC):
         self._targets = {}
         for asked in product((False, True), repeat=len(ASKED_FOR)):
             left_out = frozenset(compress(ASKED_FOR, map(not_, asked)))
-            self._targets[asked] = replace(target, features=target.features - left_out)
+            self._targets[asked] = replace(target, features=(target.features | {MARGINS}) - left_out)
 
     @abstractmethod
     def alloc(self, nbytes: int) -> Buffer:

@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("--network", help="one network, as it was printed")
     parser.add_argument("--patience", type=float, default=300.0, help="seconds until a network hangs (300)")
     parser.add_argument("--most", type=int, default=20, help="failures after which to stop (20)")
+    parser.add_argument("--verbose", action="store_true", help="a line for each network")
     parser.add_argument("--no-shrink", action="store_true", help="failures as they are")
     parser.add_argument("--report", type=Path, help="a folder for the tests of failures")
     options = parser.parse_args()
@@ -44,7 +45,7 @@ def main() -> int:
     seed = int(time.time()) * 1000 if options.seed is None else options.seed
     with tempfile.TemporaryDirectory(prefix="minigrad-fuzz-") as cache:
         campaign = Campaign({"MINIGRAD_CACHE": cache, "POCL_CACHE_DIR": cache, "RUSTICL_ENABLE": "llvmpipe"},
-                            options.patience, not options.no_shrink, options.report)
+                            options.patience, not options.no_shrink, options.report, options.verbose)
         if options.network:
             campaign.one(options.network)
         else:

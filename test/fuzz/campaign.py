@@ -25,6 +25,7 @@ class Campaign:
     patience: float
     shrinks: bool = True
     report: Path | None = None
+    verbose: bool = False
     failures: list[tuple[int, Outcome]] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)
 
@@ -41,6 +42,8 @@ class Campaign:
             settings = {**settings, "cpu": levels[ran // TURN % len(levels)]}
             network, outcome = self.worker.run({"seed": seed + ran, "devices": devices, "set": settings})
             self.kinds[outcome.kind] += 1
+            if self.verbose:
+                print(f"{seed + ran} {outcome.kind} {outcome.key} {self.worker.seconds:.1f} s", flush=True)
             if outcome.failed:
                 self.tell(seed + ran, network, outcome)
             ran += 1

@@ -10,7 +10,7 @@ from minigrad.codegen.render.language import Storage
 from minigrad.codegen.render.llvm_text import register_type
 from minigrad.codegen.render.refs import Memory, OpenLoop, Ref, Scope
 from minigrad.errors import present
-from minigrad.target import Target
+from minigrad.target import MARGIN, MARGINS, Target
 
 if TYPE_CHECKING:
     from minigrad.codegen.render.emitter import Emitter
@@ -57,8 +57,10 @@ class LlvmStorage(Storage):
             memory = Memory(s.name, s.dtype, s.size, "register", "", self.out.width)
             memory.slots = tuple([self.out.language.name(s.name) for _ in range(s.size)])
             return memory
-        text = self.out.pure(f"getelementptr i8, ptr %scratch., i64 {self.scratch}", s.dtype, 1, (), s.name).text
-        self.scratch += -(-s.size * self.out.width * s.dtype.itemsize // 64) * 64
+        margin = MARGIN if MARGINS in self.out.target.features else 0
+        at = self.scratch + margin
+        text = self.out.pure(f"getelementptr i8, ptr %scratch., i64 {at}", s.dtype, 1, (), s.name).text
+        self.scratch = at + margin + -(-s.size * self.out.width * s.dtype.itemsize // 64) * 64
         return Memory(s.name, s.dtype, s.size, "scratch", text, self.out.width)
 
 
