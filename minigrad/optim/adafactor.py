@@ -41,7 +41,7 @@ class Adafactor(Optimizer):
         self._begin_counts()
         self.rows, self.columns, self.variances = ([self._mean(p, axis) for p in self.params]
                                                    for axis in (-1, -2, None))
-        Tensor.realize(*[t for t in (*self.rows, *self.columns, *self.variances) if t is not None])
+        self._compute(*[t for t in (*self.rows, *self.columns, *self.variances) if t is not None])
 
     @staticmethod
     def _mean(p: Tensor, axis: int | None) -> Tensor | None:

@@ -24,7 +24,7 @@ class Moments(Optimizer):
         self.betas = tuple(betas)
         self._begin_counts()
         self.means, self.variances = self._zeros(), self._zeros()
-        Tensor.realize(*self.means, *self.variances)
+        self._compute(*self.means, *self.variances)
 
     def _counted(self, gradients: Gradients, terms: Callable[..., tuple[Any, ...]] | None = None) -> list[Any]:
         """For each parameter with a gradient (1 - b1**time, 1 - b2**time) of this step, without the cancellation of the
@@ -86,7 +86,7 @@ class Adam(Moments):
         self.largest: list[Tensor] = self._zeros() if amsgrad else []
         if amsgrad:
             self.state_names = {**self.state_names, "max_exp_avg_sq": "largest"}
-            Tensor.realize(*self.largest)
+            self._compute(*self.largest)
 
     def _update(self, gradients: Gradients) -> None:
         largest: Sequence[Tensor | None] = self.largest or [None] * len(gradients)

@@ -49,7 +49,7 @@ class LARS(Optimizer):
                  weight_decay: float = 1e-4, nesterov: bool = False, tcoef: float = 0.001):
         super().__init__(params, lr, momentum=momentum, tcoef=tcoef, weight_decay=weight_decay, nesterov=nesterov)
         self.velocities = self._zeros()
-        Tensor.realize(*self.velocities)
+        self._compute(*self.velocities)
 
     def _update(self, gradients: Gradients) -> None:
         for p, g, velocity in self._each(gradients, self.velocities):
@@ -86,7 +86,7 @@ class Muon(Optimizer):
             raise ShapeError(f"[Muon] expected parameters of two axes and more, got one of shape "
                              f"{list(wrong[0].shape)}: give it to AdamW, and both to OptimizerGroup")
         self.velocities = self._zeros()
-        Tensor.realize(*self.velocities)
+        self._compute(*self.velocities)
 
     def _update(self, gradients: Gradients) -> None:
         for p, g, velocity in self._each(gradients, self.velocities):

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -37,11 +37,6 @@ class LBFGS(Optimizer):
     tolerance_change: float
     history_size: int
 
-    def __new__(cls, params: Any = (), *args: Any, **options: Any) -> Self:
-        if isinstance(params, (tuple, list)) and any(isinstance(g, Mapping) for g in params):
-            raise MinigradError("[LBFGS] expected parameters in one list, got groups of them")
-        return object.__new__(cls)
-
     def __init__(self, params: Params, lr: float | Tensor = 1.0, max_iter: int = 20, max_eval: int | None = None,
                  tolerance_grad: float = 1e-7, tolerance_change: float = 1e-9, history_size: int = 100,
                  line_search_fn: str | None = None):
@@ -53,10 +48,23 @@ class LBFGS(Optimizer):
         self.line_search_fn = line_search_fn
         self._kept: dict[str, Any] = {"func_evals": 0, "n_iter": 0}
 
+    @staticmethod
+    def join(*_: Any) -> None:
+        """Raises MinigradError: there is one parameter group."""
+        raise MinigradError("[LBFGS] expected parameters in one list, got groups of them")
+
+    def _follow(self) -> None:
+        super()._follow()
+        for name, kept in self._kept.items():
+            if name in _VECTORS:
+                to = [t.to(self.device, self._precision) for t in (kept if isinstance(kept, list) else [kept])]
+                self._kept[name] = to if isinstance(kept, list) else to[0]
+
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Runs the iterations, and returns the loss before them."""
         if closure is None:
             raise MinigradError("[LBFGS.step] expected a closure that computes the loss and calls backward, got none")
+        self._follow()
         kept = self._kept
         with Tensor.no_grad():
             first, loss, gradient = self._evaluated(closure)

@@ -26,7 +26,7 @@ class Lion(Optimizer):
         super().__init__(params, lr, weight_decay=weight_decay)
         self.betas = tuple(betas)
         self.means = self._zeros()
-        Tensor.realize(*self.means)
+        self._compute(*self.means)
 
     def _update(self, gradients: Gradients) -> None:
         b1, b2 = self.betas

@@ -4,7 +4,8 @@
     for ...: optimizer.step(); schedule.step()
 
 The count of steps is a Tensor and every rate a computation with it, so that `step` works inside `jit`, where it is part
-of what is captured. A schedule sets the rate when it is made; its base is the optimizer's rate before any schedule.
+of what is captured. A schedule sets the rate when it is made. Its base is the optimizer's rate before any schedule,
+or, of those that multiply it, the present one.
 """
 from __future__ import annotations
 
@@ -15,12 +16,11 @@ from typing import Any
 from minigrad.dtype import int32
 from minigrad.errors import CaptureError, MinigradError, ShapeError
 from minigrad.mixins.base import as_count, as_number, as_tensor
+from minigrad.optim.cycles import CyclicLR, Factor, OneCycleLR
 from minigrad.optim.optimizer import Optimizer
 from minigrad.optim.plateau import ReduceLROnPlateau
 from minigrad.optim.schedule import LRScheduler
 from minigrad.tensor import Tensor
-
-Factor = Callable[[Tensor], Tensor | float]
 
 
 class LambdaLR(LRScheduler):
@@ -28,42 +28,45 @@ class LambdaLR(LRScheduler):
     made or captured: inside `jit` it must compute with Tensors, such as `(count / 10).minimum(1)` for a warm-up. It may
     be a list of functions, one for each parameter group."""
 
-    def __init__(self, optimizer: Optimizer, lr_lambda: Factor | Sequence[Factor]):
+    def __init__(self, optimizer: Optimizer, lr_lambda: Factor | Sequence[Factor], last_epoch: int = -1):
+        name = type(self).__name__
         groups = len(optimizer.members) if isinstance(optimizer, Optimizer) else 1
         self.lr_lambdas: list[Any] = list(lr_lambda) if isinstance(lr_lambda, (tuple, list)) else [lr_lambda] * groups
         if not all(callable(f) for f in self.lr_lambdas):
-            raise MinigradError(f"[LambdaLR] expected a function of the count of steps, got {lr_lambda!r}")
+            raise MinigradError(f"[{name}] expected a function of the count of steps, got {lr_lambda!r}")
         if len(self.lr_lambdas) != groups:
-            raise MinigradError(f"[LambdaLR] expected a function for each of {groups} groups, got "
+            raise MinigradError(f"[{name}] expected a function for each of {groups} groups, got "
                                 f"{len(self.lr_lambdas)}")
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def rate(self, count: Tensor, base: Tensor) -> Tensor:
         return self._scaled(self.lr_lambdas[0], count, base)
 
-    def _rate_of(self, group: int, count: Tensor, member: Optimizer) -> Tensor:
-        function = self.lr_lambdas[min(group, len(self.lr_lambdas) - 1)]
-        return self._scaled(function, count, member.initial_lr())
+    def _rate_of(self, group: int, count: Tensor, base: Tensor, member: Optimizer) -> Tensor:
+        return self._scaled(self.lr_lambdas[min(group, len(self.lr_lambdas) - 1)], count, base)
 
     def _scaled(self, function: Factor, count: Tensor, base: Tensor) -> Tensor:
+        name = type(self).__name__
         try:
             factor: Any = function(count.float())
         except CaptureError as error:
-            raise CaptureError("[LambdaLR] expected a function that computes with Tensors inside jit, such as "
+            raise CaptureError(f"[{name}] expected a function that computes with Tensors inside jit, such as "
                                "(count / 10).minimum(1) for min(count / 10, 1); or call step() of the schedule "
                                f"outside: {error}") from None
         if isinstance(factor, Tensor) and factor.shape != ():
-            raise ShapeError(f"[LambdaLR] expected a factor of shape [], got {list(factor.shape)}")
-        return base * (factor if isinstance(factor, Tensor) else as_number("LambdaLR", "a factor", factor))
+            raise ShapeError(f"[{name}] expected a factor of shape [], got {list(factor.shape)}")
+        return base * (factor if isinstance(factor, Tensor) else as_number(name, "a factor", factor))
 
 
 class StepLR(LRScheduler):
     """base * gamma**(count // step_size)."""
 
-    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1):
+    least = 0.0
+
+    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1):
         self.step_size = as_count("StepLR", "step_size", step_size, 1)
         self.gamma = as_number("StepLR", "gamma", gamma)
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def rate(self, count: Tensor, base: Tensor) -> Tensor:
         return base * self.gamma ** (count // self.step_size).float()
@@ -72,10 +75,12 @@ class StepLR(LRScheduler):
 class MultiStepLR(LRScheduler):
     """base * gamma**(how many milestones have been reached)."""
 
-    def __init__(self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1):
+    least = 0.0
+
+    def __init__(self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1, last_epoch: int = -1):
         self.milestones = _milestones("MultiStepLR", milestones)
         self.gamma = as_number("MultiStepLR", "gamma", gamma)
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def rate(self, count: Tensor, base: Tensor) -> Tensor:
         reached = sum([(count >= m).float() for m in self.milestones], start=count.float() * 0)
@@ -85,9 +90,11 @@ class MultiStepLR(LRScheduler):
 class ExponentialLR(LRScheduler):
     """base * gamma**count."""
 
-    def __init__(self, optimizer: Optimizer, gamma: float):
+    least, waits = 0.0, True
+
+    def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1):
         self.gamma = as_number("ExponentialLR", "gamma", gamma)
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def rate(self, count: Tensor, base: Tensor) -> Tensor:
         return base * self.gamma ** count.float()
@@ -99,10 +106,12 @@ class CosineAnnealingLR(LRScheduler):
     Source: Loshchilov & Hutter 2017, https://arxiv.org/abs/1608.03983
     """
 
-    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0):
+    waits = True
+
+    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1):
         self.T_max = as_count("CosineAnnealingLR", "T_max", T_max, 1)
-        self.eta_min = as_number("CosineAnnealingLR", "eta_min", eta_min)
-        super().__init__(optimizer)
+        self.least = self.eta_min = as_number("CosineAnnealingLR", "eta_min", eta_min)
+        super().__init__(optimizer, last_epoch)
 
     def rate(self, count: Tensor, base: Tensor) -> Tensor:
         angle = (count % (2 * self.T_max)).float() * (math.pi / self.T_max)
@@ -113,12 +122,14 @@ class LinearLR(LRScheduler):
     """base times a factor that goes linearly from start_factor to end_factor in total_iters steps, and stays: a
     warm-up."""
 
+    least, waits = 0.0, True
+
     def __init__(self, optimizer: Optimizer, start_factor: float = 1 / 3, end_factor: float = 1.0,
-                 total_iters: int = 5):
+                 total_iters: int = 5, last_epoch: int = -1):
         self.start_factor = as_number("LinearLR", "start_factor", start_factor)
         self.end_factor = as_number("LinearLR", "end_factor", end_factor)
         self.total_iters = as_count("LinearLR", "total_iters", total_iters, 1)
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def rate(self, count: Tensor, base: Tensor) -> Tensor:
         share = count.minimum(self.total_iters).float() * (1 / self.total_iters)
@@ -128,10 +139,12 @@ class LinearLR(LRScheduler):
 class ConstantLR(LRScheduler):
     """base * factor for total_iters steps, then base."""
 
-    def __init__(self, optimizer: Optimizer, factor: float = 1 / 3, total_iters: int = 5):
+    least = 0.0
+
+    def __init__(self, optimizer: Optimizer, factor: float = 1 / 3, total_iters: int = 5, last_epoch: int = -1):
         self.factor = as_number("ConstantLR", "factor", factor)
         self.total_iters = as_count("ConstantLR", "total_iters", total_iters)
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def rate(self, count: Tensor, base: Tensor) -> Tensor:
         return base * (count < self.total_iters).where(self.factor, 1.0)
@@ -140,10 +153,12 @@ class ConstantLR(LRScheduler):
 class PolynomialLR(LRScheduler):
     """base * (1 - count / total_iters)**power, 0 from total_iters on."""
 
-    def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0):
+    least, waits = 0.0, True
+
+    def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1):
         self.total_iters = as_count("PolynomialLR", "total_iters", total_iters, 1)
         self.power = as_number("PolynomialLR", "power", power)
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def rate(self, count: Tensor, base: Tensor) -> Tensor:
         left = 1 - count.minimum(self.total_iters).float() * (1 / self.total_iters)
@@ -158,11 +173,11 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     """
 
     def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1,
-                 eta_min: float = 0.0):
+                 eta_min: float = 0.0, last_epoch: int = -1):
         self.T_0 = as_count("CosineAnnealingWarmRestarts", "T_0", T_0, 1)
         self.T_mult = as_count("CosineAnnealingWarmRestarts", "T_mult", T_mult, 1)
         self.eta_min = as_number("CosineAnnealingWarmRestarts", "eta_min", eta_min)
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def rate(self, count: Tensor, base: Tensor) -> Tensor:
         if self.T_mult == 1:
@@ -175,114 +190,17 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         return (base - self.eta_min) * (((share * math.pi).cos() + 1) * 0.5) + self.eta_min
 
 
-class OneCycleLR(LRScheduler):
-    """From max_lr / div_factor up to max_lr in the first `pct_start` of the steps, then down to the start over
-    final_div_factor: along cosines, or lines for `anneal_strategy` 'linear'. The optimizer's own rate does not count.
-    The momentum, or the first of betas, goes down from max_momentum to base_momentum meanwhile, and up again, unless
-    `cycle_momentum` is False.
+class MultiplicativeLR(LambdaLR):
+    """The present rate times lr_lambda(count) at each step. The functions are of LambdaLR's kind."""
 
-    There are `total_steps` steps, or epochs * steps_per_epoch; after them the rate stays.
+    _started = False
 
-    Source: Smith & Topin 2018, https://arxiv.org/abs/1708.07120
-    """
+    def __init__(self, optimizer: Optimizer, lr_lambda: Factor | Sequence[Factor], last_epoch: int = -1):
+        super().__init__(optimizer, lr_lambda, last_epoch)
+        self._started = True
 
-    def __init__(self, optimizer: Optimizer, max_lr: float, total_steps: int | None = None, epochs: int | None = None,
-                 steps_per_epoch: int | None = None, pct_start: float = 0.3, anneal_strategy: str = "cos",
-                 cycle_momentum: bool = True, base_momentum: float = 0.85, max_momentum: float = 0.95,
-                 div_factor: float = 25.0, final_div_factor: float = 1e4):
-        if total_steps is None and epochs is not None and steps_per_epoch is not None:
-            total_steps = epochs * steps_per_epoch
-        self.total_steps = as_count("OneCycleLR", "total_steps, or epochs and steps_per_epoch,", total_steps, 1)
-        self.max_lr = as_number("OneCycleLR", "max_lr", max_lr)
-        if not 0 <= pct_start <= 1 or anneal_strategy not in ("cos", "linear"):
-            raise MinigradError(f"[OneCycleLR] expected pct_start in 0..1 and anneal_strategy 'cos' or 'linear', got "
-                                f"{pct_start!r} and {anneal_strategy!r}")
-        self.cosine, self.first = anneal_strategy == "cos", self.max_lr / div_factor
-        self.last, self.top = self.first / final_div_factor, pct_start * self.total_steps - 1
-        self.momenta = _momenta("OneCycleLR", cycle_momentum, base_momentum, max_momentum)
-        super().__init__(optimizer)
-
-    def rate(self, count: Tensor, base: Tensor) -> Tensor:
-        return self._at(count, self.first, self.max_lr, self.last)
-
-    def momentum(self, count: Tensor) -> Tensor | None:
-        """From the largest to the least and back."""
-        return None if self.momenta is None else self._at(count, self.momenta[1], *self.momenta)
-
-    def _at(self, count: Tensor, first: float, middle: float, last: float) -> Tensor:
-        at = count.minimum(self.total_steps - 1).float()
-        up = self._between(first, middle, at / self.top if self.top > 0 else at * 0 + 1)
-        rest = self.total_steps - 1 - self.top
-        down = self._between(middle, last, (at - self.top) / rest if rest > 0 else at * 0 + 1)
-        return (at <= self.top).where(up, down)
-
-    def _between(self, start: float, stop: float, share: Tensor) -> Tensor:
-        share = (1 - (share * math.pi).cos()) * 0.5 if self.cosine else share
-        return share * (stop - start) + start
-
-
-class MultiplicativeLR(LRScheduler):
-    """The present rate times lr_lambda(count) at each step. The function is one of LambdaLR's kind."""
-
-    def __init__(self, optimizer: Optimizer, lr_lambda: Factor):
-        if not callable(lr_lambda):
-            raise MinigradError(f"[MultiplicativeLR] expected a function of the count of steps, got {lr_lambda!r}")
-        self.lr_lambda, self.started = lr_lambda, False
-        super().__init__(optimizer)
-        self.started = True
-
-    def rate(self, count: Tensor, base: Tensor) -> Tensor:
-        factor: Any = self.lr_lambda(count.float())
-        return base * (factor if isinstance(factor, Tensor) else as_number("MultiplicativeLR", "a factor", factor))
-
-    def _rate_of(self, group: int, count: Tensor, member: Optimizer) -> Tensor:
-        return self.rate(count, member.lr.detach()) if self.started else member.initial_lr()
-
-
-class CyclicLR(LRScheduler):
-    """Lines from base_lr up to max_lr in step_size_up steps and down in step_size_down (as many by default), again and
-    again: for `mode` 'triangular' alike, for 'triangular2' half as high each time, for 'exp_range' gamma**count as
-    high. The optimizer's own rate does not count. The momentum, or the first of betas, goes from max_momentum down to
-    base_momentum where the rate goes up, as far, unless `cycle_momentum` is False.
-
-    Source: Smith 2017, https://arxiv.org/abs/1506.01186
-    """
-
-    def __init__(self, optimizer: Optimizer, base_lr: float, max_lr: float, step_size_up: int = 2000,
-                 step_size_down: int | None = None, mode: str = "triangular", gamma: float = 1.0,
-                 *, cycle_momentum: bool = True, base_momentum: float = 0.8, max_momentum: float = 0.9):
-        self.base_lr, self.max_lr = as_number("CyclicLR", "base_lr", base_lr), as_number("CyclicLR", "max_lr", max_lr)
-        self.up = as_count("CyclicLR", "step_size_up", step_size_up, 1)
-        self.down = as_count("CyclicLR", "step_size_down", self.up if step_size_down is None else step_size_down, 1)
-        if mode not in ("triangular", "triangular2", "exp_range"):
-            raise MinigradError(f"[CyclicLR] expected mode 'triangular', 'triangular2' or 'exp_range', got {mode!r}")
-        self.mode, self.gamma = mode, as_number("CyclicLR", "gamma", gamma)
-        self.momenta = _momenta("CyclicLR", cycle_momentum, base_momentum, max_momentum)
-        super().__init__(optimizer)
-
-    def rate(self, count: Tensor, base: Tensor) -> Tensor:
-        return self._height(count) * (self.max_lr - self.base_lr) + self.base_lr + base * 0
-
-    def momentum(self, count: Tensor) -> Tensor | None:
-        """From the largest down, as the rate goes up."""
-        return None if self.momenta is None else self._height(count) * (self.momenta[0] - self.momenta[1]) + \
-            self.momenta[1]
-
-    def _height(self, count: Tensor) -> Tensor:
-        """The share of the way from the base to the largest, of 0..1."""
-        whole = self.up + self.down
-        at = (count % whole).float()
-        share = (at <= self.up).where(at / self.up, (whole - at) / self.down)
-        if self.mode == "triangular2":
-            return share * 0.5 ** (count // whole).float()
-        return share * self.gamma ** count.float() if self.mode == "exp_range" else share
-
-
-def _momenta(name: str, cycle: bool, base: float, largest: float) -> tuple[float, float] | None:
-    """(least, largest), None unless they are cycled."""
-    if not cycle:
-        return None
-    return as_number(name, "base_momentum", base), as_number(name, "max_momentum", largest)
+    def _rate_of(self, group: int, count: Tensor, base: Tensor, member: Optimizer) -> Tensor:
+        return super()._rate_of(group, count, member.lr.detach(), member) if self._started else member.lr.detach()
 
 
 def _without_momenta(name: str, schedules: Sequence[LRScheduler]) -> None:
@@ -302,6 +220,8 @@ class ChainedScheduler(LRScheduler):
         if found is None or any(not isinstance(s, LRScheduler) or s.optimizer is not found for s in self.schedulers):
             raise MinigradError("[ChainedScheduler] expected schedules of the same optimizer")
         _without_momenta("ChainedScheduler", self.schedulers)
+        least = {s.least for s in self.schedulers}
+        self.least, self.of_parts = least.pop() if len(least) == 1 else None, True
         super().__init__(found)
 
     def rate(self, count: Tensor, base: Tensor) -> Tensor:
@@ -317,7 +237,8 @@ class SequentialLR(LRScheduler):
     this optimizer, in increasing order.
     """
 
-    def __init__(self, optimizer: Optimizer, schedulers: Sequence[LRScheduler], milestones: Sequence[int]):
+    def __init__(self, optimizer: Optimizer, schedulers: Sequence[LRScheduler], milestones: Sequence[int],
+                 last_epoch: int = -1):
         self.schedulers, self.milestones = list(schedulers), _milestones("SequentialLR", milestones)
         if not self.schedulers or any(not isinstance(s, LRScheduler) or s.optimizer is not optimizer
                                       for s in self.schedulers):
@@ -326,13 +247,13 @@ class SequentialLR(LRScheduler):
         if len(self.milestones) != len(self.schedulers) - 1:
             raise MinigradError(f"[SequentialLR] expected {len(self.schedulers) - 1} milestones for "
                                 f"{len(self.schedulers)} schedules, got {self.milestones}")
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def rate(self, count: Tensor, base: Tensor) -> Tensor:
         return self._at(count, lambda schedule, count: schedule.rate(count, base))
 
-    def _rate_of(self, group: int, count: Tensor, member: Optimizer) -> Tensor:
-        return self._at(count, lambda schedule, count: schedule._rate_of(group, count, member))
+    def _rate_of(self, group: int, count: Tensor, base: Tensor, member: Optimizer) -> Tensor:
+        return self._at(count, lambda schedule, count: schedule._rate_of(group, count, base, member))
 
     def _at(self, count: Tensor, rate: Callable[[LRScheduler, Tensor], Tensor]) -> Tensor:
         result = rate(self.schedulers[0], count)

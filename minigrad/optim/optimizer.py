@@ -1,9 +1,8 @@
 """The base of all optimizers: the parameters, the learning rate, their state, and one realize per step."""
 from __future__ import annotations
 
-from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar
 
 from minigrad import dtype as dtypes
 from minigrad.errors import MinigradError, ShapeError, quantity
@@ -12,7 +11,18 @@ from minigrad.mixins.base import as_number
 from minigrad.mixins.memory import assign_all
 from minigrad.mixins.modes import of_modules
 from minigrad.ops.node import Node
-from minigrad.optim.states import ParamGroup, given_parameters, load_states, options_of, state_of, states_of
+from minigrad.optim.states import (
+    MEANS,
+    ParamGroup,
+    given_parameters,
+    load_states,
+    made_in_groups,
+    option_names,
+    options_of,
+    signature_of,
+    state_of,
+    states_of,
+)
 from minigrad.optim.statistics import take_moved
 from minigrad.tensor import Tensor
 
@@ -23,41 +33,47 @@ Gradients = list[Tensor | None]
 """Of each parameter; None of those that have none, or are frozen."""
 
 
-_MEANS_OF_TORCH = ("foreach", "fused", "capturable")
-
-
-class _Made(ABCMeta):
-    """Optimizers are made without those of PyTorch's options that say how it computes a step."""
-
-    def __call__(cls, *args: Any, **options: Any) -> Any:
-        return super().__call__(*args, **{k: v for k, v in options.items() if k not in _MEANS_OF_TORCH})
-
-
-class Optimizer(metaclass=_Made):
+class Optimizer:
     """Updates the Tensors in `params` that have `requires_grad`; each is listed once, however often it is given.
 
     Running statistics that layers have moved since the last step are brought up to date in the same plan, as are
     Tensors without `requires_grad` in `params`. A parameter without a gradient, or that is frozen later
     (`requires_grad` is False), is left as it is with its state. One that is unfrozen later is updated from then on, as
-    the last of `params`. Everything that changes from step to step, the learning rate
-    included, is a Tensor made here, so that a captured step (`jit`) sees it; other options may be set too, and a
-    captured step is then captured again. Raises MinigradError where there is nothing to update, and for options that
+    the last of `params`. State follows parameters to other devices and types. Everything that changes from step to
+    step, the learning rate included, is a Tensor made here, so that a captured step (`jit`) sees it; other options may
+    be set too, and a captured step is then captured again. Raises MinigradError for no parameters, and for options that
     are below 0.
 
     PyTorch's `foreach`, `fused` and `capturable` are taken and change nothing: each step is one plan, and can be
-    captured. As in PyTorch, `params` may be a list of dictionaries: Tensors under 'params', and options that differ for
-    them from the others. What is made then is an OptimizerGroup.
+    captured. As in PyTorch, `params` may be a list of dictionaries: Tensors under 'params', options that differ for
+    them from the others, and whatever else is to be found in `param_groups`.
+
+    A class may be derived from one of these, or, with a `step` of its own, from Optimizer, as in PyTorch:
+    `super().__init__(params, defaults)` with a dictionary of options makes `param_groups` and `state`, which is what
+    `step` puts there.
     """
+
+    kind: type[Optimizer]
+    """The class of this library whose options and state these are."""
+
+    join: ClassVar[Callable[..., None]]
+    """`groups.join`: makes this one of several, its parameter groups."""
+
+    own: ClassVar[Callable[..., None]]
+    """`groups.own`: makes this one that computes its steps itself."""
 
     weight_decay: float = 0.0
     maximize: bool = False
     momentum: float
     nesterov: bool
     eps: float
+    defaults: dict[str, Any]
+    extras: dict[str, Any]
+    given: list[Tensor]
     params: list[Tensor]
     buffers: list[Tensor]
     times: list[Tensor]
-    _cycled: Tensor | None = None  # the momentum, or the first of betas, where a schedule changes it
+    _cycled: Tensor | None  # the momentum, or the first of betas, where a schedule changes it
 
     state_names: Mapping[str, str] = {}
     """PyTorch's names of what is kept for a parameter, and the attributes that have it: a list with a Tensor for each
@@ -66,34 +82,42 @@ class Optimizer(metaclass=_Made):
     shared_names: tuple[str, ...] = ()
     """Those of these attributes that count steps: a Tensor there is that of all parameters with the same steps."""
 
-    def __new__(cls, params: Any = (), *args: Any, **options: Any) -> Self:
-        if not isinstance(params, (tuple, list)) or not params or not all(isinstance(g, Mapping) for g in params):
-            return super().__new__(cls)
-        if any("params" not in g for g in params):
-            raise MinigradError(f"[{cls.__name__}] expected Tensors under 'params' in each group, got "
-                                f"{[list(g) for g in params]}")
-        own = [{name: value for name, value in g.items() if name != "params"} for g in params]
-        members = [cls(g["params"], *args, **{**options, **o}) for g, o in zip(params, own, strict=True)]
-        group: Any = OptimizerGroup(*members)
-        return group
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Gives the optimizers of this library PyTorch's ways to be made. Others are made as they say."""
+        super().__init_subclass__(**options)
+        init = vars(cls).get("__init__")
+        if init is not None and cls.__module__.startswith("minigrad.") and "params" in signature_of(init).parameters:
+            type.__setattr__(cls, "__init__", made_in_groups(cls, init))
 
-    def __init__(self, params: Params, lr: float | Tensor, **options: Any):
-        unique = given_parameters(type(self).__name__, params)
-        self.params = [p for p in unique if p.requires_grad]
-        self.buffers = [p for p in unique if not p.requires_grad]
-        if not self.params:
-            raise MinigradError(
-                f"[{type(self).__name__}] expected at least one parameter with requires_grad=True, "
-                f"got {quantity(len(unique), 'tensor')} without"
-            )
+    def __init__(self, params: Params, defaults: float | Tensor | Mapping[str, Any], **options: Any):
+        if "kind" not in self.__dict__:
+            return self.own(self, params, defaults)
+        lr: Any = defaults
+        self.given = given_parameters(type(self).__name__, params)
+        self.params = [p for p in self.given if p.requires_grad]
+        self.buffers = [p for p in self.given if not p.requires_grad]
         for name, value in options.items():
             setattr(self, name, self._option(name, value))
-        self.device = self.params[0].device
-        double = all(p.dtype is dtypes.float64 for p in self.params)
-        self._precision = dtypes.float64 if double else dtypes.float32
+        self.device = self.given[0].device if self.given else Tensor(0).device
+        self._precision = self._precision_of_lr()
         self._lr = self._scalar(lr)
         self._initial_lr: Tensor | None = None
+        self._cycled = None
         Tensor.realize(self._lr, *self.params, *self.buffers)
+
+    _transient: tuple[str, ...] = ()
+
+    def _begin_as(self, kind: type[Optimizer], init: Callable[..., None], group: Mapping[str, Any],
+                  options: Mapping[str, Any]) -> Optimizer:
+        """Makes this one by `init`, that of `kind`, for a parameter group with options of its own beside others."""
+        known, before = {"lr", *option_names(kind)}, {*self.__dict__}
+        self.kind = kind
+        rest = {name: value for name, value in group.items() if name != "params" and name not in MEANS}
+        init(self, group["params"], **{**options, **{name: v for name, v in rest.items() if name in known}})
+        self.extras = {name: value for name, value in rest.items() if name not in known}
+        self._transient = ("given", "defaults", "extras")
+        self._names = frozenset({*self.__dict__, "state_names", "shared_names"} - before)
+        return self
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -105,6 +129,10 @@ class Optimizer(metaclass=_Made):
         """The properties that a captured step depends on besides Tensors."""
         return tuple((type(m).__name__, m._cycled is None, *map(repr, options_of(m).values()), *map(id, m.params),
                       *(id(t) for name in m.shared_names for t in getattr(m, name))) for m in self.members)
+
+    def _precision_of_lr(self) -> dtypes.DType:
+        """float64 where all parameters are, else float32."""
+        return dtypes.float64 if self.given and all(p.dtype is dtypes.float64 for p in self.given) else dtypes.float32
 
     def _option(self, name: str, value: Any) -> Any:
         """An option as a Python number; others than bools are at least 0."""
@@ -129,6 +157,12 @@ class Optimizer(metaclass=_Made):
         return [Tensor.zeros(*p.shape, dtype=p.dtype, device=p.device, requires_grad=False).contiguous()
                 for p in self.params]
 
+    @staticmethod
+    def _compute(*tensors: Tensor) -> None:
+        """Realizes them, if there are any."""
+        if tensors:
+            Tensor.realize(*tensors)
+
     @property
     def members(self) -> list[Optimizer]:
         """The optimizers with a learning rate of their own that this one is made of."""
@@ -141,24 +175,21 @@ class Optimizer(metaclass=_Made):
         return [ParamGroup(member) for member in self.members]
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
-        """Adds Tensors, under 'params', that are updated too from now on; options that `group` lacks are those of the
-        first parameter group. Raises MinigradError for parameters that are in a parameter group already."""
+        """Adds Tensors, under 'params', that are updated too from now on; options that `group` lacks are those that
+        this optimizer was made with. Raises MinigradError for parameters that are in a parameter group already."""
         if not isinstance(group, Mapping) or "params" not in group:
             raise MinigradError(f"[add_param_group] expected a dictionary with Tensors under 'params', got {group!r}")
         members = self.members
         if members == [self]:
-            first = object.__new__(type(self))
-            first.__dict__.update(self.__dict__)
+            first = object.__new__(self.kind)
+            first.__dict__.update({name: self.__dict__.pop(name) for name in self._names if name in self.__dict__})
             members = [first]
-        first = members[0]
-        base = first.lr if first._initial_lr is None else first._initial_lr
-        options = {"lr": base, **options_of(first), **{k: v for k, v in group.items() if k != "params"}}
-        added = type(first)(group["params"], **options)
-        both = OptimizerGroup(*members, added)
-        self.__class__ = OptimizerGroup  # schedules and captured steps hold this very optimizer
-        self.__dict__.clear()
-        self.__dict__.update(both.__dict__)
+        self.join(self, [*members, members[0].beside({**self.defaults, **group})])
         of_modules.switch(self)
+
+    def beside(self, group: Mapping[str, Any]) -> Optimizer:
+        """Another of this kind, for the Tensors and with the options of `group`."""
+        return object.__new__(self.kind)._begin_as(self.kind, vars(self.kind.__init__)["__wrapped__"], group, {})
 
     @property
     def lr(self) -> Tensor:
@@ -193,7 +224,7 @@ class Optimizer(metaclass=_Made):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients, or makes them zeros without `set_to_none`."""
-        for p in self.params:
+        for p in self.given:
             p.grad = None if set_to_none or p.grad is None else p.grad.zeros_like()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -217,9 +248,24 @@ class Optimizer(metaclass=_Made):
         kept = [t for name in self.state_names.values() for t in getattr(self, name) if t is not None]
         return list({id(t): t for t in (*self.params, *kept, *self.buffers, *take_moved())}.values())
 
+    def _follow(self) -> None:
+        """Takes the state to where the parameters are, in the types that they have now."""
+        if not self.params:
+            return
+        device, precision = self.params[0].device, self._precision_of_lr()
+        if (device, precision) != (self.device, self._precision):
+            self.device, self._precision = device, precision
+        scalars = [self._lr, self._initial_lr, self._cycled, *[t for n in self.shared_names for t in getattr(self, n)]]
+        wanted = [(t, device, precision) for t in scalars]
+        for name in set(self.state_names.values()).difference(self.shared_names):
+            wanted += [(t, p.device, p.dtype) for t, p in zip(getattr(self, name), self.params, strict=False)]
+        for t, device, dtype in wanted:
+            if t is not None and (t.dtype is not dtype or t.device != device):
+                t.to_(device, dtype)
+
     def _take_over(self, late: list[Tensor]) -> None:
         """Makes parameters of Tensors that were frozen when this optimizer was made."""
-        fresh = type(self)(late, self._lr, **options_of(self))
+        fresh = self.beside({"params": late, "lr": self._lr, **options_of(self)})
         for name in self.state_names.values():
             setattr(self, name, [*getattr(self, name), *getattr(fresh, name)])
         self.params = [*self.params, *late]
@@ -263,6 +309,7 @@ class Optimizer(metaclass=_Made):
     def _advanced(self) -> list[tuple[Tensor, Node]]:
         """The next values of the parameters with a gradient and of what is kept for them: `_update` of an optimizer
         like this one, with others in place of its Tensors. All of it is one Block, which no gradient goes through."""
+        self._follow()
         late = [b for b in self.buffers if b.requires_grad]
         if late:
             self._take_over(late)
@@ -300,10 +347,10 @@ class Optimizer(metaclass=_Made):
         """The gradient with that of weight_decay/2 times the sum of squares."""
         return gradient + p * self.weight_decay if self.weight_decay else gradient
 
-    @abstractmethod
     def _update(self, gradients: Gradients) -> None:
         """Sets (`_set`) the parameters and the state by what they and the options are: `_advanced` makes a Block of it.
         """
+        raise MinigradError(f"[{type(self).__name__}] expected a class with a step of its own")
 
     @staticmethod
     def _set(kept: Tensor, value: Tensor) -> None:
@@ -341,56 +388,3 @@ class Optimizer(metaclass=_Made):
         lines = "".join(f"  {type(m).__name__}, {quantity(len(m.params), 'parameter')}: {g}\n"
                         for m, g in zip(self.members, groups, strict=True))
         return f"{type(self).__name__}(\n{lines})"
-
-
-class OptimizerGroup(Optimizer):
-    """Optimizers that step together, in one plan: `OptimizerGroup(AdamW(weights, lr=1e-3), AdamW(biases, lr=1e-3,
-    weight_decay=0))`. Schedules change each one's learning rate from where it started."""
-
-    def __new__(cls, *optimizers: Any) -> Self:
-        return object.__new__(cls)
-
-    def __init__(self, *optimizers: Optimizer):
-        if not optimizers or not all(isinstance(o, Optimizer) for o in optimizers):
-            raise MinigradError(f"[OptimizerGroup] expected optimizers, got {[type(o).__name__ for o in optimizers]}")
-        self._members = [member for o in optimizers for member in o.members]
-        self.params = [p for o in self._members for p in o.params]
-        self.buffers = list({id(b): b for o in self._members for b in o.buffers}.values())
-        if len({id(p) for p in self.params}) < len(self.params):
-            raise MinigradError("[OptimizerGroup] expected each parameter in one group, got one in several")
-        self.device = self._members[0].device
-
-    @property
-    def members(self) -> list[Optimizer]:
-        """The optimizers with a learning rate of their own that this one is made of."""
-        return list(self._members)
-
-    @property
-    def lr(self) -> Tensor:
-        """The first one's learning rate, shape (). Setting it sets that of all."""
-        return self._members[0].lr
-
-    @lr.setter
-    def lr(self, value: float | Tensor) -> None:
-        for member in self._members:
-            member.lr = value
-
-    def initial_lr(self) -> Tensor:
-        """The first one's learning rate when a schedule first asked for it."""
-        return self._members[0].initial_lr()
-
-    def schedule_step(self) -> list[Tensor]:
-        """Assigns everything that a step changes, and returns it unrealized."""
-        of_modules.ask(self)
-        advanced = []
-        for member in self._members:
-            of_modules.ask(member)
-            advanced += member._advanced()
-        assign_all(advanced)
-        changed = [t for member in self._members for t in member._changed()]
-        if len(self.params) < sum(len(member.params) for member in self._members):
-            self.params = [p for member in self._members for p in member.params]
-        return list({id(t): t for t in changed}.values())
-
-    def _update(self, gradients: Gradients) -> None:
-        raise MinigradError("[OptimizerGroup] expected its members to update their own parameters")

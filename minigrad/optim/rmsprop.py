@@ -36,13 +36,13 @@ class RMSprop(Optimizer):
         self.squares = self._zeros()
         self.means = self._zeros() if centered else []
         self.velocities = self._zeros() if momentum else []
-        Tensor.realize(*self.squares, *self.means, *self.velocities)
+        self._compute(*self.squares, *self.means, *self.velocities)
 
     def cycled(self) -> Tensor:
         """The momentum as a Tensor."""
         if not self.velocities:
             self.velocities = self._zeros()
-            Tensor.realize(*self.velocities)
+            self._compute(*self.velocities)
         return self._cycled_from(self.momentum)
 
     def _update(self, gradients: Gradients) -> None:
@@ -89,7 +89,7 @@ class Adagrad(Optimizer):
             self.state_names, self.shared_names = {"step": "times", **self.state_names}, ("times",)
             self._begin_counts()
         self.squares = [(z + self.initial_accumulator_value).contiguous() for z in self._zeros()]
-        Tensor.realize(*self.squares)
+        self._compute(*self.squares)
 
     def _check(self) -> None:
         if self.lr_decay and not self.shared_names:
@@ -122,7 +122,7 @@ class Adadelta(Optimizer):
         if self.rho > 1:
             raise MinigradError(f"[Adadelta] expected a rho in 0..1, got {rho}")
         self.squares, self.steps = self._zeros(), self._zeros()
-        Tensor.realize(*self.squares, *self.steps)
+        self._compute(*self.squares, *self.steps)
 
     def _update(self, gradients: Gradients) -> None:
         for p, g, square, size in self._each(gradients, self.squares, self.steps):

@@ -27,7 +27,7 @@ class Rprop(Optimizer):
         super().__init__(params, lr, maximize=maximize)
         self._begin_counts()
         self.previous, self.sizes = self._zeros(), self._zeros()
-        Tensor.realize(*self.previous, *self.sizes)
+        self._compute(*self.previous, *self.sizes)
 
     def _update(self, gradients: Gradients) -> None:
         first = self._by_time(gradients, lambda time, _: time == 1)

@@ -1,39 +1,56 @@
 """The base of all schedules of learning rates (see lr_scheduler.py)."""
 from __future__ import annotations
 
-from abc import ABCMeta, abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
 from minigrad.dtype import int32
 from minigrad.errors import MinigradError
+from minigrad.mixins.base import as_count
 from minigrad.optim.optimizer import Optimizer
 from minigrad.tensor import Tensor
 
 
-class _Made(ABCMeta):
-    """Schedules are made without PyTorch's `last_epoch`, which says where one goes on."""
+class LRScheduler(ABC):
+    """`count` is the number of steps that were made, int32 of shape (). `rate` gives the learning rate after so many.
 
-    def __call__(cls, *args: Any, **options: Any) -> Any:
-        last = options.pop("last_epoch", -1)
-        if last != -1:
-            raise MinigradError(f"[{cls.__name__}] expected last_epoch=-1, got {last!r}: a schedule goes on after "
-                                "load_state_dict")
-        return super().__call__(*args, **options)
+    A schedule starts anew, or goes on after `last_epoch` steps with an optimizer that a schedule had before: its
+    parameter groups, or their loaded state, have an 'initial_lr'.
+    """
 
+    least: float | None = None
+    """The number from which on the rate is a multiple of the first one, if it is: what others make of it in between
+    (another schedule, `group["lr"] = 0.1`) holds from then on, as PyTorch's schedules go on from the present rate."""
 
-class LRScheduler(metaclass=_Made):
-    """`count` is the number of steps that were made, int32 of shape (). `rate` gives the learning rate after so
-    many."""
+    waits: bool = False
+    """True for one that leaves the rate to the first step where it goes on, as PyTorch's of that name does."""
 
-    def __init__(self, optimizer: Optimizer):
+    of_parts: bool = False
+    """True for one whose parts have set the present rate."""
+
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1):
+        name = type(self).__name__
         if not isinstance(optimizer, Optimizer):
-            raise MinigradError(f"[{type(self).__name__}] expected an Optimizer, got {type(optimizer).__name__}")
+            raise MinigradError(f"[{name}] expected an Optimizer, got {type(optimizer).__name__}")
+        start = as_count(name, "last_epoch", last_epoch, -1) + 1
         self.optimizer = optimizer
-        for member in optimizer.members:
-            member.initial_lr()
-        self.count = Tensor(0, dtype=int32, device=optimizer.device).contiguous()
-        Tensor.realize(self.count, *self._set(self.count))
+        if start and any(member._initial_lr is None for member in optimizer.members):
+            raise MinigradError(f"[{name}] expected 'initial_lr' in each parameter group with last_epoch={last_epoch}, "
+                                "got none: load the optimizer's state first")
+        initial = [member.initial_lr() for member in optimizer.members]
+        self._last = [member.lr.detach().clone() for member in optimizer.members]
+        goes_on = self.least is not None and not self.of_parts and not start
+        self._first = [t.clone() for t in (self._last if goes_on else initial)]
+        made = start if self.waits else max(start - 1, 0)
+        self.count = Tensor(made, dtype=int32, device=optimizer.device).contiguous()
+        Tensor.realize(self.count, *self._first, *self._last)
+        if start or self.of_parts:
+            self._look_back()
+        if start and not self.waits:
+            self.step()
+        elif not start:
+            Tensor.realize(self.count, *self._set(self.count, self.count))
 
     @abstractmethod
     def rate(self, count: Tensor, base: Tensor) -> Tensor:
@@ -45,15 +62,45 @@ class LRScheduler(metaclass=_Made):
 
     def schedule_step(self) -> list[Tensor]:
         """Assigns everything that a step changes, and returns it unrealized: realize it with the optimizer's."""
+        before = self.count.detach()
         self.count.assign(self.count + 1)
-        return [self.count, *self._set(self.count)]
+        return [self.count, *self._set(self.count, before)]
 
-    def _set(self, count: Tensor) -> list[Tensor]:
-        members = self.optimizer.members
-        rates = [member.lr.assign(self._rate_of(group, count, member).cast(member.lr.dtype))
-                 for group, member in enumerate(members)]
-        momentum = self.momentum(count)
-        return rates if momentum is None else rates + [self._cycled(m).assign(momentum.to(m.device)) for m in members]
+    def _set(self, count: Tensor, before: Tensor) -> list[Tensor]:
+        """Sets the rates after `count` steps, and the momenta; the last ones were set after `before` of them."""
+        changed = []
+        for group, member in enumerate(self.optimizer.members):
+            if group == len(self._first):  # a parameter group that was added
+                self._first.append(member.initial_lr().clone().realize())
+                self._last.append(member.lr.detach().clone().realize())
+            for kept in (self._first[group], self._last[group]):
+                kept.to_(member.device)
+            rate = self._next(group, count.to(member.device), before.to(member.device), member).cast(member.lr.dtype)
+            changed += [member.lr.assign(rate), self._last[group].assign(rate), self._first[group]]
+            momentum = self.momentum(count, group)
+            if momentum is not None:
+                changed.append(self._cycled(member).assign(momentum.to(member.device)))
+        return changed
+
+    def _next(self, group: int, count: Tensor, before: Tensor, member: Optimizer) -> Tensor:
+        """The rate of a member, after another may have set it."""
+        if self.least is None:
+            return self._rate_of(group, count, member.initial_lr(), member)
+        now, last, first = member.lr.detach(), self._last[group].detach(), self._first[group].detach()
+        factor = self._rate_of(group, before, now * 0 + (self.least + 1), member) - self.least
+        lost = factor.eq(0)  # nothing is left of the first rate: it is what it was before any schedule
+        moved = (now - self.least) / lost.where(1.0, factor) + self.least
+        first = lost.where(member.initial_lr().detach(), now.eq(last).where(first, moved))
+        self._first[group].assign(first)
+        rate = self._rate_of(group, count, first, member)
+        return lost.logical_and(now.ne(last)).where(now + (rate - self.least), rate)
+
+    def _look_back(self) -> None:
+        """Notes as the last rates those that this schedule had set after so many steps."""
+        for group, member in enumerate(self.optimizer.members):
+            count = self.count.detach().to(member.device)
+            rate = self._rate_of(group, count, self._first[group].detach(), member).cast(member.lr.dtype)
+            self._last[group].assign(rate).realize()
 
     def _cycled(self, member: Optimizer) -> Tensor:
         found = member.cycled()
@@ -62,9 +109,9 @@ class LRScheduler(metaclass=_Made):
                                 f"or cycle_momentum=False, got {type(member).__name__}")
         return found
 
-    def _rate_of(self, group: int, count: Tensor, member: Optimizer) -> Tensor:
+    def _rate_of(self, group: int, count: Tensor, base: Tensor, member: Optimizer) -> Tensor:
         """The rate of the optimizer's member number `group`."""
-        return self.rate(count, member.initial_lr())
+        return self.rate(count, base)
 
     def get_last_lr(self) -> list[float]:
         """The present rates, read, one for each parameter group."""
@@ -80,7 +127,7 @@ class LRScheduler(metaclass=_Made):
         """The rates that this schedule starts from, read, one for each parameter group."""
         return [member.initial_lr().item() for member in self.optimizer.members]
 
-    def momentum(self, count: Tensor) -> Tensor | None:
+    def momentum(self, count: Tensor, group: int = 0) -> Tensor | None:
         """The momentum after `count` steps (int32, shape ()), or the first of betas; None where it stays as it is."""
         return None
 
@@ -92,7 +139,7 @@ class LRScheduler(metaclass=_Made):
         """Numbers by PyTorch's names: where this schedule is, and its rates. The optimizer's rate is part of its own.
         """
         return {**{name: t.item() for name, t in self.kept().items()}, "base_lrs": self.base_lrs,
-                "_last_lr": self.get_last_lr()}
+                "_last_lr": self.get_last_lr(), "firsts": [t.item() for t in self._first]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was taken, of ours or of PyTorch's schedule of this name. The optimizer's rate
@@ -109,9 +156,15 @@ class LRScheduler(metaclass=_Made):
                                     f"groups, got {len(value)}")
         for name, t in kept.items():
             t.assign(Tensor(state[name], dtype=t.dtype, device=t.device)).realize()
-        if self.momentum(self.count) is not None:
-            Tensor.realize(*self._set(self.count))
         for member, base in zip(members, state.get("base_lrs") or [], strict=False):
             member.param_groups[0]["initial_lr"] = base
+        if self.momentum(self.count) is not None:
+            Tensor.realize(self.count, *self._set(self.count, self.count))
         for member, rate in zip(members, state.get("_last_lr") or [], strict=False):
             member.lr = rate
+        firsts = state.get("firsts")
+        for group, member in enumerate(members):
+            self._first[group].assign(member.initial_lr() if firsts is None else firsts[group]).realize()
+            self._last[group].assign(member.lr.detach()).realize()
+        if firsts is None:
+            self._look_back()

@@ -40,7 +40,7 @@ class SGD(Optimizer):
     def _begin(self) -> None:
         """Makes velocities of 0, and counts the steps where the first is another than those that follow."""
         self.velocities = self._zeros()
-        Tensor.realize(*self.velocities)
+        self._compute(*self.velocities)
         if self.dampening:
             self.state_names, self.shared_names = {"step": "times", **self.state_names}, ("times",)
             self._begin_counts()
@@ -93,7 +93,7 @@ class ASGD(Optimizer):
         self.rates = [self._lr.clone().realize()] * len(self.params)
         self.shares = [self._scalar(1.0).realize()] * len(self.params)
         self.averages = self._zeros()
-        Tensor.realize(*self.averages)
+        self._compute(*self.averages)
 
     def _terms(self, time: Tensor, index: int) -> tuple[Tensor, Tensor]:
         """The rate and the average's share of this step; those of the next are assigned."""

@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,10 @@ from minigrad.tensor import Tensor
 
 if TYPE_CHECKING:
     from minigrad.optim.optimizer import Optimizer
+
+
+MEANS = ("foreach", "fused", "capturable", "differentiable")
+"""PyTorch's options that say how a step is computed."""
 
 
 def given_parameters(name: str, params: Any) -> list[Tensor]:
@@ -26,25 +30,69 @@ def given_parameters(name: str, params: Any) -> list[Tensor]:
     return list({id(p): p for p in given}.values())
 
 
+def parameter_groups(name: str, params: Any) -> list[Mapping[str, Any]]:
+    """Parameter groups as they are, or all parameters as one. Raises MinigradError for none, and for groups without
+    'params'."""
+    if isinstance(params, (tuple, list)) and any(isinstance(g, Mapping) for g in params):
+        if not all(isinstance(g, Mapping) and "params" in g for g in params):
+            raise MinigradError(f"[{name}] expected Tensors under 'params' in each group, got "
+                                f"{[list(g) if isinstance(g, Mapping) else type(g).__name__ for g in params]}")
+        return list(params)
+    found = given_parameters(name, params)
+    if not found:
+        raise MinigradError(f"[{name}] expected at least one parameter, got none")
+    return [{"params": found}]
+
+
+signature_of: Callable[..., inspect.Signature] = lru_cache(inspect.signature)
+
+
+def made_in_groups(kind: type[Optimizer], init: Callable[..., None]) -> Callable[..., None]:
+    """`init` of an optimizer of this library, which takes parameter groups, too, and those of PyTorch's options that
+    say how it computes a step."""
+    @wraps(init)
+    def made(self: Optimizer, params: Any = (), *args: Any, **options: Any) -> None:
+        options = {name: value for name, value in options.items() if name not in MEANS}
+        if "kind" in self.__dict__:  # called by that of a class below
+            return init(self, params, *args, **options)
+        given = dict(signature_of(init).bind_partial(self, params, *args, **options).arguments)
+        named = {**{name: given[name] for name in [*given][2:] if name != "options"}, **given.get("options", {})}
+        groups = parameter_groups(kind.__name__, params)
+        if len(groups) == 1:
+            self._begin_as(kind, init, groups[0], named)
+        else:
+            self.join(self, [object.__new__(kind)._begin_as(kind, init, group, named) for group in groups])
+        self.defaults = {name: named.get(name, of.default) for name, of in signature_of(init).parameters.items()
+                         if name in ("lr", *option_names(kind))}
+
+    return made
+
+
 def options_of(optimizer: Optimizer) -> dict[str, Any]:
     """The options of one optimizer other than its learning rate, by the names that its class takes."""
-    return {name: getattr(optimizer, name) for name in _option_names(type(optimizer))}
+    return {name: getattr(optimizer, name) for name in option_names(optimizer.kind)}
+
+
+def option_names(kind: type[Optimizer]) -> list[str]:
+    """The options that a class of this library takes, other than the learning rate."""
+    return _option_names(kind.__init__)
 
 
 @lru_cache
-def _option_names(kind: type[Optimizer]) -> list[str]:
-    return [n for n in inspect.signature(kind.__init__).parameters if n not in ("self", "params", "lr")]
+def _option_names(init: Any) -> list[str]:
+    return [n for n in inspect.signature(init).parameters if n not in ("self", "params", "lr", "group")]
 
 
-class ParamGroup(Mapping):
-    """One of PyTorch's `param_groups`: stands for an optimizer, whose options are read and set by name."""
+class ParamGroup(MutableMapping):
+    """One of PyTorch's `param_groups`: stands for an optimizer, whose options are read and set by name, beside what
+    else is put here."""
 
     def __init__(self, optimizer: Optimizer):
         self._optimizer = optimizer
 
     def __iter__(self) -> Iterator[str]:
         known = ["initial_lr"] if self._optimizer._initial_lr is not None else []
-        return iter(["params", "lr", *known, *options_of(self._optimizer)])
+        return iter(["params", "lr", *known, *options_of(self._optimizer), *self._optimizer.extras])
 
     def __len__(self) -> int:
         return len(list(iter(self)))
@@ -52,22 +100,34 @@ class ParamGroup(Mapping):
     def __getitem__(self, name: str) -> Any:
         if name not in list(self):
             raise KeyError(f"[param_groups] expected one of {', '.join(self)}, got {name!r}")
+        if name == "params":
+            return self._optimizer.given
         if name in ("lr", "initial_lr"):
             return getattr(self._optimizer, f"_{name}").item()
+        if name in self._optimizer.extras:
+            return self._optimizer.extras[name]
         value, cycled = getattr(self._optimizer, name), self._optimizer._cycled
         if cycled is not None and name in ("momentum", "betas"):
             return cycled.item() if name == "momentum" else (cycled.item(), value[1])
         return value
 
     def __setitem__(self, name: str, value: Any) -> None:
+        if name == "params":
+            raise MinigradError("[param_groups] expected another group by add_param_group, got other 'params'")
         if name == "initial_lr":
             self._optimizer.initial_lr().assign(self._optimizer._scalar(value)).realize()
-        else:
-            self[name]
+        elif name == "lr" or name in options_of(self._optimizer):
             setattr(self._optimizer, name, value)
+        else:
+            self._optimizer.extras = {**self._optimizer.extras, name: value}
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self._optimizer.extras:
+            raise KeyError(f"[param_groups] expected one of {', '.join(self._optimizer.extras)}, got {name!r}")
+        self._optimizer.extras = {n: value for n, value in self._optimizer.extras.items() if n != name}
 
     def __repr__(self) -> str:
-        return repr({**self, "params": quantity(len(self._optimizer.params), "parameter")})
+        return repr({**self, "params": quantity(len(self._optimizer.given), "parameter")})
 
 
 def state_of(optimizer: Optimizer, index: int) -> dict[str, Tensor]:
@@ -82,9 +142,10 @@ def states_of(members: list[Optimizer]) -> dict[str, Any]:
     groups = []
     count = 0
     for member in members:
-        numbers = list(range(count, count + len(member.params)))
+        numbers = list(range(count, count + len(member.given)))
         count += len(numbers)
-        state.update({n: kept for k, n in enumerate(numbers) if (kept := state_of(member, k))})
+        by_id = {id(p): n for p, n in zip(member.given, numbers, strict=True)}
+        state.update({by_id[id(p)]: kept for k, p in enumerate(member.params) if (kept := state_of(member, k))})
         groups.append({**ParamGroup(member), "params": numbers})
     return {"state": state, "param_groups": groups}
 
@@ -96,17 +157,21 @@ def load_states(members: list[Optimizer], given: Mapping[str, Any]) -> None:
         raise MinigradError(f"[{name}.load_state_dict] expected a dictionary with 'state' and 'param_groups', got "
                             f"{list(given) if isinstance(given, Mapping) else type(given).__name__}")
     state, groups = given["state"], given["param_groups"]
-    sizes = [len(g["params"]) for g in groups]
-    if sizes != [len(m.params) for m in members]:
-        raise MinigradError(f"[{name}.load_state_dict] expected groups of {[len(m.params) for m in members]} "
-                            f"parameters, got {sizes}")
-    wanted = [_matched(name, member, [state.get(n, {}) for n in group["params"]])
-              for member, group in zip(members, groups, strict=True)]
+    sizes, own = [len(g["params"]) for g in groups], [len(m.given) for m in members]
+    if sizes not in (own, [len(m.params) for m in members]):
+        raise MinigradError(f"[{name}.load_state_dict] expected groups of {own} parameters, got {sizes}")
+    wanted = []
+    for member, group in zip(members, groups, strict=True):
+        numbered = member.given if sizes == own else member.params  # without those that were frozen
+        by_id = {id(p): state.get(n, {}) for p, n in zip(numbered, group["params"], strict=True)}
+        wanted.append(_matched(name, member, [by_id[id(p)] for p in member.params]))
     for member, group in zip(members, groups, strict=True):
         known = options_of(member)
         for option, value in group.items():
             if option in known:
                 setattr(member, option, tuple(value) if isinstance(value, list) else value)
+            elif option not in ("params", "lr", "initial_lr", *MEANS):
+                member.extras = {**member.extras, option: value}
         member.lr = group["lr"]
         if "initial_lr" in group:
             ParamGroup(member)["initial_lr"] = group["initial_lr"]
@@ -132,7 +197,7 @@ def _matched(name: str, member: Optimizer, given: list[Mapping[str, Any]]) -> li
             new.setdefault("step", 1)  # not SGD's, of which only the first is another
         if not new and own:
             like = parameter.detach().clone().requires_grad_()
-            new = state_of(type(member)([like], member.lr, **options_of(member)), 0)
+            new = state_of(member.beside({"params": [like], "lr": member.lr, **options_of(member)}), 0)
         if set(new) != set(own):
             raise MinigradError(f"[{name}.load_state_dict] expected {', '.join(own) or 'nothing'} for parameter {k} of "
                                 f"shape {list(parameter.shape)}, got {', '.join(new) or 'nothing'}")

@@ -135,7 +135,7 @@ def test_mistakes() -> None:
     optimizer = LBFGS([p])
     for run, message in (
             (lambda: LBFGS([p], line_search_fn="armijo"), "[LBFGS] expected line_search_fn None or 'strong_wolfe'"),
-            (lambda: LBFGS([{"params": [p]}]), "[LBFGS] expected parameters in one list, got groups"),
+            (lambda: LBFGS([{"params": [p]}, {"params": []}]), "[LBFGS] expected parameters in one list, got groups"),
             (lambda: optimizer.step(), "[LBFGS.step] expected a closure that computes the loss"),
             (lambda: optimizer.step(lambda: None), "[LBFGS.step] expected a closure that returns the loss, got None"),
             (lambda: optimizer.add_param_group({"params": [p]}), "[LBFGS] expected parameters in one list"),

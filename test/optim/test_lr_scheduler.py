@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,9 @@ SCHEDULES: dict[str, Any] = {
     "one cycle": lambda m, o: m.OneCycleLR(o, 0.5, total_steps=14),
     "one cycle of lines": lambda m, o: m.OneCycleLR(o, 0.5, epochs=2, steps_per_epoch=7, pct_start=0.5,
                                                     anneal_strategy="linear", div_factor=10.0),
+    "three phases": lambda m, o: m.OneCycleLR(o, [0.5], total_steps=14, three_phase=True, base_momentum=[0.8]),
+    "scaled cycles": lambda m, o: m.CyclicLR(o, [0.01], [0.2], 2, scale_fn=lambda cycle: 1 / (cycle + 1)),
+    "scaled steps": lambda m, o: m.CyclicLR(o, 0.01, 0.2, 2, 3, "", 1.0, lambda n: 0.9 ** n, "iterations"),
     "multiplicative": lambda m, o: m.MultiplicativeLR(o, lambda count: 0.9 + count * 0.01),
     "cycles": lambda m, o: m.CyclicLR(o, 0.01, 0.2, 3, 2),
     "lower cycles": lambda m, o: m.CyclicLR(o, 0.01, 0.2, 2, mode="triangular2"),
@@ -112,16 +116,57 @@ def test_training_inside_jit_clips_and_follows_the_schedule(device: str) -> None
     assert rate == pytest.approx(reference.param_groups[0]["lr"], rel=1e-5)
 
 
-def test_a_schedule_starts_from_the_rate_before_any_and_keeps_its_handle() -> None:
+def test_a_schedule_keeps_the_handle_of_the_rate() -> None:
     optimizer = SGD([Tensor.ones(2, requires_grad=True)], lr=0.5)
     optimizer.lr = 0.25
     handle = optimizer.lr
-    lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 4)
-    assert handle.item() == pytest.approx(0.025)
     schedule = lr_scheduler.StepLR(optimizer, 1, 0.5)
-    assert handle.item() == 0.25 and optimizer.lr is handle
     schedule.step()
-    assert handle.item() == 0.125 and schedule.count.item() == 1
+    assert optimizer.lr is handle and handle.item() == 0.125 and schedule.count.item() == 1
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore:.*epoch parameter:UserWarning")
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_what_sets_the_rate_beside_a_schedule(name: str) -> None:
+    """Assignments, before and in between, a second schedule, several at once, and one that goes on from an epoch."""
+    found = []
+    for library, m in ((nn.optim, lr_scheduler), (torch.optim, torch.optim.lr_scheduler)):
+        with config(device="NUMPY"):
+            weight = (Tensor if library is nn.optim else torch).ones(2, requires_grad=True)
+            rates: list[float] = []
+
+            def run(optimizer: Any, *schedules: Any, steps: int = 5) -> None:
+                for _ in range(steps):
+                    for schedule in schedules:
+                        optimizer.step()
+                        schedule.step()
+                    rates.append(float(optimizer.param_groups[0]["lr"]))  # noqa: B023
+
+            optimizer = library.SGD([weight], lr=0.1, momentum=0.9)
+            make = SCHEDULES[name]
+            first = make(m, optimizer)
+            run(optimizer, first)
+            if name != "warm-up":  # in which PyTorch's parts take an assignment up to the next one
+                optimizer.param_groups[0]["lr"] = 0.3
+                run(optimizer, first, steps=4)
+            optimizer.param_groups[0]["lr"] = 0.2
+            second = make(m, optimizer)
+            rates.append(float(optimizer.param_groups[0]["lr"]))
+            run(optimizer, second)
+            if name not in ("warm-up", "chain"):
+                third = m.ExponentialLR(optimizer, 0.9)
+                run(optimizer, third, second, steps=3)
+            # PyTorch has no `last_epoch` of parts, and takes it for that since a restart.
+            if name not in ("warm-up", "chain", "longer restarts"):
+                state, other = optimizer.state_dict(), library.SGD([weight], lr=1.0, momentum=0.9)
+                other.load_state_dict(state)
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(type(second), "__init__", partialmethod(type(second).__init__, last_epoch=7))
+                    fourth = make(m, other)
+                run(other, fourth, steps=3)
+        found.append(rates)
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-8)
 
 
 def gradients(seed: int = 0) -> tuple[list[Tensor], list[Any]]:
