@@ -50,21 +50,25 @@ def verify_kernel(kernel: Kernel) -> None:
 def verify_steps(kernel: Kernel, steps: Steps) -> None:
     """`verify_kernel` of each nest of a loop with a carried state. What one stores all may read, and results of steps
     are stored part by part."""
-    params = tuple([replace(p, mode="inout" if p.mode == "out" else p.mode) for p in (*kernel.params, *steps.state)])
     for k, nest in enumerate(kernel.nests):
         dims = (*kernel.dims, steps.var) if steps.first <= k < steps.last else kernel.dims
-        scope = _Scope(kernel)
-        for d in dims:
-            scope.bind(d.name)
-            scope.variables.append(d)
-        for p in params:
-            scope.bind(p.name)
-            _check_param(kernel, p)
-        for s in kernel.scalars:
-            scope.bind(s.name)
-            scope.locals[s.name] = s.dtype
-        scope.kernel = replace(kernel, params=params, dims=dims)
-        _check_nest(nest, scope)
+        verify_nest(replace(kernel, params=(*kernel.params, *steps.state), dims=dims), nest)
+
+
+def verify_nest(kernel: Kernel, nest: Nest) -> None:
+    """`verify_kernel` of one of the nests that a kernel runs as, which may read what others before it have stored."""
+    params = tuple([replace(p, mode="inout" if p.mode == "out" else p.mode) for p in kernel.params])
+    scope = _Scope(replace(kernel, params=params))
+    for d in kernel.dims:
+        scope.bind(d.name)
+        scope.variables.append(d)
+    for p in params:
+        scope.bind(p.name)
+        _check_param(kernel, p)
+    for s in kernel.scalars:
+        scope.bind(s.name)
+        scope.locals[s.name] = s.dtype
+    _check_nest(nest, scope)
 
 
 @dataclass(slots=True)

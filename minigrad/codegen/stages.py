@@ -20,6 +20,7 @@ The pipeline, each line with its reason:
 """
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -51,7 +52,7 @@ from minigrad.codegen.strategies.build_joined import build_joined
 from minigrad.codegen.strategies.build_scan_shared import build_loop
 from minigrad.codegen.strategies.build_window import build_window
 from minigrad.codegen.strategies.build_window_groups import build_window_groups
-from minigrad.codegen.strategies.choose import choose_plans, is_row_kernel
+from minigrad.codegen.strategies.choose import choose_plans, general_plan_of, is_row_kernel
 from minigrad.codegen.strategies.cut import cut_columns
 from minigrad.codegen.strategies.lanes import with_widest
 from minigrad.codegen.strategies.plan import (
@@ -65,10 +66,11 @@ from minigrad.codegen.strategies.plan import (
     WindowPlan,
 )
 from minigrad.codegen.strategies.scan import ScanPlan
-from minigrad.codegen.strategies.split_k import split_k
+from minigrad.codegen.strategies.split_k import part_variable, split_k
 from minigrad.codegen.strategies.thin import transpose_thin
+from minigrad.config import current
 from minigrad.dtype import DType
-from minigrad.errors import present, reporting
+from minigrad.errors import InternalError, PlanError, present, reporting
 from minigrad.expr import Index, Var, product, subs
 from minigrad.target import Target
 from minigrad.value import cast, load, local, reduce, substitute, walk
@@ -79,6 +81,12 @@ LONG_SUM, LONG_SUM_FOR_GROUPS = 1 << 17, 1 << 15
 which a shorter one is not handed out, and for work-groups."""
 
 PARTS = 64
+
+MISTAKES = (PlanError, InternalError, ArithmeticError, AssertionError, AttributeError, LookupError, StopIteration,
+            TypeError, ValueError)
+"""What planning raises where it is wrong; what interrupts it passes."""
+
+Unit = tuple[tuple[Nest, ...], AnyPlan]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +155,25 @@ def _bound(staged: Staged, values: dict[Var, Index], begins: dict[str, int]) -> 
 
 @lru_cache(maxsize=4096)
 def _stages_of_flat(flat: Kernel, target: Target, given: Given) -> Staged:
-    """The stages of a flat kernel, which many kernels become, those of other shapes or lengths."""
+    """The stages of a flat kernel, which many kernels become, those of other shapes or lengths. Where what was chosen
+    turns out to fit no loops, which is a mistake of ours, general plans keep the user's program going; not in tests,
+    which are to find it, and not in place of a plan that the user gave."""
+    try:
+        return _planned(flat, target, given)
+    except MISTAKES as error:
+        if given or current().verify:
+            raise
+        if current().debug:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            print(f"[plan] {flat.name} gets general plans instead of what was refused: {reason}", file=sys.stderr)
+        units: list[Unit] = [((nest,), general_plan_of(nest, target)) for nest in flat.nests]
+        return _staged(flat, units, [], target)
+
+
+def _planned(flat: Kernel, target: Target, given: Given) -> Staged:
+    """The stages of a flat kernel by the plans that are given and chosen."""
     scratch: list[Param] = []
-    units: list[tuple[tuple[Nest, ...], AnyPlan]] = []
+    units: list[Unit] = []
     ours: list[Nest] = []
     theirs = dict(given)
     for k, nest in enumerate(flat.nests):
@@ -158,7 +182,11 @@ def _stages_of_flat(flat: Kernel, target: Target, given: Given) -> Staged:
             continue
         units += [*choose_plans(ours, target), ((nest,), theirs[k])]
         ours = []
-    units += choose_plans(ours, target)
+    return _staged(flat, [*units, *choose_plans(ours, target)], scratch, target)
+
+
+def _staged(flat: Kernel, units: list[Unit], scratch: list[Param], target: Target) -> Staged:
+    """The stages of nests with their plans."""
     whole = replace(flat, params=flat.params + tuple(scratch))
     stages = []
     written: set[str] = set()
@@ -264,7 +292,7 @@ def split_reduction(nest: Nest, scratch: list[Param], long: int) -> list[Nest]:
     if len({count for _, count in parts}) != 1 or parts[0][1] < 2:
         return [nest]
     count = parts[0][1]
-    p = Var("part", 0, count - 1)
+    p = part_variable(nest, count)
     place: Index = 0
     for v in nest.domain:
         place = place * (v.hi + 1) + v

@@ -137,9 +137,11 @@ class _Maker:
 def verify(kernel: Kernel, staged: Staged) -> None:
     """Checks the rules of the kernel form and of loop IR; on in the tests."""
     from minigrad.codegen.ir.verify import verify_function
-    from minigrad.codegen.kernel_verify import verify_kernel
+    from minigrad.codegen.kernel_verify import verify_kernel, verify_nest
 
     with reporting(lambda: print_kernel(kernel)):
         verify_kernel(kernel)
         for s in staged.stages:
+            for nest in s.nests if staged.scratch else ():
+                verify_nest(staged.kernel, nest)
             verify_function(s.function)

@@ -65,10 +65,12 @@ def rates(target: Target) -> tuple[float, float, float]:
 
 
 def measure_axes(state: Fusion) -> None:
-    """Fills in `varying`, the axes along which each node varies, and `work`, the operations of computing it: what is
-    repeated along inner loops is computed outside them."""
+    """Fills in `varying`, the axes along which each node varies, `work`, the operations of computing it: what is
+    repeated along inner loops is computed outside them, and `stored`, whether anything in memory is read for it."""
     graph = state.graph
     for k, node in enumerate(graph.nodes):
+        state.stored.append(graph.kinds[k] in ("leaf", "reduce", "special") or any([
+            state.stored[i] for i in graph.inputs[k]]))
         varying = varying_axes(state, k, graph.kinds[k])
         state.varying.append(varying)
         flops = flops_of(graph, k)
@@ -277,10 +279,25 @@ def evaluations_at(state: Fusion, k: int, group: Group, at: tuple[Index, ...]) -
     if root.op.name == "attention":
         return volume(tuple(used_variables(at)))  # keys_read_once
     scattered = root.op.name == "scatter" or is_scattered(state, k, group, at)
-    key = group.domain, group.row, group.contraction, at, shape, scattered
+    copied = is_copied(state, k, group)
+    key = group.domain, group.row, group.contraction, at, shape, scattered, copied
     found = state.evaluations.get(key)
     if found is None:
-        found = state.evaluations[key] = count_evaluations(group, at, shape, scattered, state.target)
+        found = state.evaluations[key] = count_evaluations(group, at, shape, scattered, copied, state.target)
+    return found
+
+
+def is_copied(state: Fusion, k: int, group: Group) -> bool:
+    """True where plans may copy what a sum reads of node `k`: an operand that is computed from something in memory,
+    which the copy is called after. Random numbers alone are computed wherever they are read."""
+    graph, found, seen = state.graph, state.stored[k], {k}
+    products, stack = {graph.inputs[r][0] for r in group.reductions}, [k]
+    while stack and not found:
+        for u in graph.users[stack.pop()]:
+            if u in group.members and u not in seen and u not in products:
+                seen.add(u)
+                stack.append(u)
+                found = found or state.stored[u]
     return found
 
 
@@ -302,11 +319,12 @@ def moved(graph: Graph, k: int) -> int:
     return k
 
 
-def count_evaluations(group: Group, at: tuple[Index, ...], shape: tuple[Index, ...], scattered: bool,
+def count_evaluations(group: Group, at: tuple[Index, ...], shape: tuple[Index, ...], scattered: bool, copied: bool,
                       target: Target) -> float:
     """The number of times that an expression of `shape` is evaluated at index `at`: once per iteration of the loops
     down to its deepest one; in a contraction once per staged row of whole vectors, packed block or register tile. What
-    is read from or put into `scattered` places is neither staged nor in vectors: each lane counts."""
+    is read from or put into `scattered` places is neither staged nor in vectors: each lane counts. What is not `copied`
+    is neither staged nor packed."""
     used = used_variables(at)
     inner = used - frozenset(group.domain)
     depth = max((k for k, v in enumerate(group.domain) if v in used), default=-1)
@@ -316,7 +334,7 @@ def count_evaluations(group: Group, at: tuple[Index, ...], shape: tuple[Index, .
     total = volume((*around, *inner))
     lanes = target.lanes(32)
     each: float = lanes if scattered else 1
-    if not (inner and group.contraction):
+    if not (inner and group.contraction and copied):
         return total * each
     if not all(map(is_digit, at)):  # a window
         if total < PACKED_WORK and volume(tuple(inner)) > MAX_TAPS and not (target.is_gpu or scattered):

@@ -55,7 +55,7 @@ class Fusion:
     """The state and result of the pass: `group_of[k]` for materialised nodes, `inside[k]` the fusion groups that
     compute k.
 
-    `varying` and `work` are by node, `cones`, `reads`, `contractions`, `evaluations` and `scattered` memos of
+    `varying`, `work` and `stored` are by node, `cones`, `reads`, `contractions`, `evaluations` and `scattered` memos of
     `cost.cone`, `operand_accesses`, `is_contraction`, `cost.count_evaluations` and `windows.is_scattered`. `again`:
     where values are computed again.
     """
@@ -67,6 +67,7 @@ class Fusion:
     inside: dict[int, set[int]] = field(default_factory=dict)
     varying: list[tuple[bool, ...]] = field(default_factory=list)
     work: list[float] = field(default_factory=list)
+    stored: list[bool] = field(default_factory=list)
     cones: dict[int, tuple[float, list[int]]] = field(default_factory=dict)
     reads: dict[tuple[int, int, tuple[Index, ...]], Accesses] = field(default_factory=dict)
     contractions: dict[int, bool] = field(default_factory=dict)

@@ -77,10 +77,17 @@ def _first_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
 def plan_of_steps(nest: Nest, target: Target) -> Plan:
     """The nest's plan, or where that is one of another kind the steps that the general strategies give it."""
     own, plan = choose_plan(nest, target)
-    if own is nest and isinstance(plan, Plan):
-        return plan
+    return plan if own is nest and isinstance(plan, Plan) else general_plan_of(nest, target)
+
+
+def general_plan_of(nest: Nest, target: Target) -> Plan:
+    """The plan of the general strategies, which take any nest."""
+    if is_scatter(nest):
+        return scatter.plan(nest, target)
     if is_row_kernel(nest):
         return rows.plan(nest, target)
+    if not reductions(nest):
+        return pointwise.plan(nest, target)
     return contraction.plan(nest, target) or reduction.plan(nest, target)
 
 
@@ -92,7 +99,7 @@ def is_scatter(nest: Nest) -> bool:
 def other_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
     """A nest that does not stream interleaved rows or blocks, with its plan."""
     if is_scatter(nest):
-        return nest, scatter.plan(nest, target)
+        return nest, general_plan_of(nest, target)
     if any(isinstance(s, Store) and s.combine for inner in nest.body if isinstance(inner, Nest) for s in inner.body):
         raise InternalError("[plan] expected a scatter without rows, whose order would be lost")
     if target.has_groups:
@@ -102,9 +109,9 @@ def other_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
                 return nest, groups
     if is_row_kernel(nest):
         return nest, (attention_decode.plan(nest, target) or attention.plan(nest, target)
-                      or attention_gradient.plan(nest, target) or rows.plan(nest, target))
+                      or attention_gradient.plan(nest, target) or general_plan_of(nest, target))
     if not reductions(nest):
-        return nest, pointwise.plan(nest, target)
+        return nest, general_plan_of(nest, target)
     tiled = panels.plan(nest, target)
     if isinstance(tiled, Plan):
         c = recognise(nest)
@@ -118,7 +125,7 @@ def other_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
     plan = packed.plan(nest, target, small=True)
     if not isinstance(plan, str):
         return plan
-    return nest, contraction.plan(nest, target) or reduction.plan(nest, target)
+    return nest, general_plan_of(nest, target)
 
 
 def is_row_kernel(nest: Nest) -> bool:

@@ -18,6 +18,7 @@ from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.microkernels.sub_group import sub_group_name, sub_group_width
+from minigrad.codegen.plan.fuse import fuse
 from minigrad.codegen.plan.spaces import spaces
 from minigrad.codegen.plan.steps import Bind, Call, Fuse, Order, Plan, Split, Step
 from minigrad.codegen.strategies.access import accesses, reductions
@@ -77,7 +78,10 @@ def steps_of(nest: Nest, domain: tuple[Var, ...], rows: int, items: int, width: 
         splits.append(Split(outer[0], "g", "u", rows, "guard"))
         outer, mine = ["g"], ["u"]
     for space in spaces(nest)[1:]:
-        x = as_one(space.own, fuses)
+        as_one(space.own, fuses)
+    nest = fuse(nest, Plan("", tuple(fuses))).nest  # sums of one length may share loops now
+    for space in spaces(nest)[1:]:
+        x = space.own[0].name
         splits.append(Split(x, f"{x}c", f"{x}t", items, "guard"))
         turns.append(f"{x}c")
         members.append(f"{x}t")

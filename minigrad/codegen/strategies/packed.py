@@ -122,6 +122,8 @@ def plan(nest: Nest, target: Target, small: bool = False) -> tuple[Nest, Plan] |
     for vs in (found.m, found.n, found.k):
         if any(not isinstance(v.hi, int) for v in vs[1:]):
             return "not packed: an inner extent is known at run time only"
+    if not all(found.buffers):
+        return "not packed: an operand is read for both sides, or nowhere"
     if pairs is None and streams(found, target):
         return "not packed: both operands are read in place as fast"
     found_options = [] if across or words and pairs is None else [option(found, target)]

@@ -24,7 +24,7 @@ from minigrad.codegen.strategies.packed_swapped import along_rows
 from minigrad.codegen.strategies.recognise import Contraction
 from minigrad.codegen.strategies.window_axes import Axis, axes_of, axes_of_a, swapped
 from minigrad.expr import Var
-from minigrad.value import Value, binary, reduce, walk
+from minigrad.value import Value, binary, reduce
 
 PATTERN = "packed"
 
@@ -162,13 +162,13 @@ class _Steps:
         self.steps.append(Split(row, "i", "u", p.rows, "guard"))
         self.unrolled.append("u")
         self.lanes(column)
-        copies: list[Step] = [Stage(operand(c.b), at, (*coordinates, *self.within),
+        copies: list[Step] = [Stage(c.buffers[1], at, (*coordinates, *self.within),
                                     *self.transposed(c.b, c.k, coordinates, p.b_lanes))]
         if p.a_along:
             whole = steps if axes else k
             layout = (*groups, row, *whole) if p.a_along == "k" else (*groups, *whole, row)
             across = self.transposed(c.a, c.m, layout, p.a_lanes) if p.a_along == "k" else ("", 1)
-            copies.insert(0, Stage(operand(c.a), at, (*layout, *self.within), *across))
+            copies.insert(0, Stage(c.buffers[0], at, (*layout, *self.within), *across))
         copies.append(Results(self.parallel[-1], (*groups, *images, row, column)))
         if p.microkernel:
             copies.append(Call(p.microkernel, "i"))
@@ -220,8 +220,8 @@ class _Steps:
                 boxes.append(stride + term(x, a.dilation, tap) if tap else x)
                 taps.add(tap)
         image = [x for x in k if x not in inner] + [x for x in m if x not in taps]
-        copies: list[Step] = [Stage(operand(c.a), at, (*image, *boxes)),
-                              Stage(operand(c.b), at, (*k, column), *self.transposed(c.b, c.k, k, p.b_lanes))]
+        copies: list[Step] = [Stage(c.buffers[0], at, (*image, *boxes)),
+                              Stage(c.buffers[1], at, (*k, column), *self.transposed(c.b, c.k, k, p.b_lanes))]
         transposed = (m[-1], p.width) if m and along_rows(c, c.m[-1]) else ("", 1)
         copies.append(Results(self.parallel[-1], (*m, column), *transposed))
         return ["j", *down], k, copies
@@ -242,8 +242,3 @@ def term(x: str, factor: int, tap: str) -> str:
     """The coordinate x + factor * tap."""
     sign, size = "-" if factor < 0 else "+", abs(factor)
     return f"{x}{sign}{f'{size}*' if size > 1 else ''}{tap}"
-
-
-def operand(value: Value) -> str:
-    """A buffer that an operand reads."""
-    return next(v.buffer for v in walk(value) if v.op == "load")

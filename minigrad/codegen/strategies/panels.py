@@ -38,7 +38,7 @@ from minigrad.codegen.strategies.narrow import narrow_kind
 from minigrad.codegen.strategies.recognise import Contraction, with_row
 from minigrad.expr import Var
 from minigrad.target import Target
-from minigrad.value import Value, walk
+from minigrad.value import walk
 
 MIN_WORK = 1 << 12
 """Multiply-adds below which products of all sizes share the programs of general contractions."""
@@ -170,16 +170,16 @@ def product(c: Contraction, target: Target) -> Product:
     step, b_bytes = row_bytes(c.b, c.k), k * n * max(c.a.dtype.itemsize, 4)
     in_place = is_plain(c.b) and value_accesses(c.b, ())[0].step(c.n[-1]) == 1
     near = fits(b_bytes, 2, target) and step % target.vector_bytes == 0 and step % PAGE != 0
-    a = "" if is_plain(c.a) else _copied(c.a, c.m[-1:])
-    b = _copied(c.b, c.n[-1:])
+    a = "" if is_plain(c.a) else _copied(c, 0, c.m[-1:])
+    b = _copied(c, 1, c.n[-1:])
     p = Product(c, m, n, k, a, "")
     few = m < machine(target).costs.pack_rows
     return p if in_place and (few or near and not p.far_a) else replace(p, b=b)
 
 
-def _copied(operand: Value, along: tuple[Var, ...]) -> str:
-    """The way in which an operand is copied whose lanes go along a variable; '' where it reads nothing."""
-    return "" if not value_accesses(operand, ()) else "lanes" if steps_closely(operand, along) else "transposed"
+def _copied(c: Contraction, side: int, along: tuple[Var, ...]) -> str:
+    """The way in which a or b is copied, whose lanes go along a variable; '' where there is no name for its copy."""
+    return "" if not c.buffers[side] else "lanes" if steps_closely((c.a, c.b)[side], along) else "transposed"
 
 
 def best_tile(p: Product, target: Target) -> tuple[float, Tile | None]:
@@ -289,9 +289,9 @@ def with_tile(nest: Nest, p: Product, t: Tile, target: Target) -> Plan:
                      *copies))]
     if p.b:
         where, panel = (at, ("j",)) if rows_outside else ("j", ())
-        steps.append(Stage(operand(c.b, c.a), where, (*panel, kk, "v", "l"), *_transposed(p.b, kk)))
+        steps.append(Stage(c.buffers[1], where, (*panel, kk, "v", "l"), *_transposed(p.b, kk)))
     if p.a:
-        steps.append(Stage(operand(c.a, c.b), "i", (kk, "u"), *_transposed(p.a, kk)))
+        steps.append(Stage(c.buffers[0], "i", (kk, "u"), *_transposed(p.a, kk)))
     return Plan("panels", (*steps, *ahead(p, t, kept, inner, target)))
 
 
@@ -314,21 +314,15 @@ def ahead(p: Product, t: Tile, kept: bool, inner: list[str], target: Target) -> 
     if p.m == 1:  # one row is done before what is ahead could arrive
         return
     if is_plain(c.b) and not p.b and (kept or row_bytes(c.b, c.k) >= PAGE or not fits(2 * b_bytes, 2, target)):
-        yield Ahead(operand(c.b, c.a), "t", 1, "kb" if kept else "j", not fits(panel, 1, target))
-    if p.far_a:
-        yield Ahead(operand(c.a, c.b), "t", LINE // c.a.dtype.itemsize, "u")
+        yield Ahead(c.b.buffer, "t", 1, "kb" if kept else "j", not fits(panel, 1, target))
+    if p.far_a and is_plain(c.a):
+        yield Ahead(c.a.buffer, "t", LINE // c.a.dtype.itemsize, "u")
     elif is_plain(c.a) and not kept and coefficient(c.a.indices[0], c.m[-1]) == p.k:
-        yield Ahead(operand(c.a, c.b), "k", 1, "i")
+        yield Ahead(c.a.buffer, "k", 1, "i")
     if not kept and p.k <= SHORT_K:
         beside = [v.buffer for s in c.outputs for v in walk(s.value) if v.op == "load" and v.indices == s.indices]
         for name in dict.fromkeys((*(s.param for s in c.outputs), *beside)):
             yield Ahead(name, inner[-1], 0, inner[-1])
-
-
-def operand(value: Value, other: Value) -> str:
-    """The buffer that one side of a product is called after: one that the other side does not read, if there is any."""
-    used = [[v.buffer for v in walk(x) if v.op == "load"] for x in (value, other)]
-    return next((name for name in used[0] if name not in used[1]), used[0][0])
 
 
 def units(p: Product, t: Tile, block_k: int, target: Target) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from math import prod
 from minigrad.codegen.factors import factors_of, product_of
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
-from minigrad.codegen.plan.spaces import is_sum
+from minigrad.codegen.plan.spaces import is_sum, loaded
 from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import DType
@@ -45,7 +45,20 @@ class Contraction:
     total: DType
 
 
+    @property
+    def buffers(self) -> tuple[str, str]:
+        """The buffers that copies of a and b are called after: of those that one reads, one that the other reads only
+        together with variables of its own side; '' without one, as where an operand is computed from nothing."""
+        return _alone(self.a, self.b, self.n), _alone(self.b, self.a, self.m)
+
+
 ROW = Var("row", 0, 0)
+
+
+def _alone(own: Value, other: Value, side: tuple[Var, ...]) -> str:
+    shared = loaded(*[v for v in walk(other) if v.op == "load" and free_variables(v).isdisjoint(side)])
+    names = [v.buffer for v in walk(own) if v.op == "load" and v.buffer not in shared]
+    return next((name for name in names if name not in loaded(other)), names[0] if names else "")
 
 
 class Refused(Exception):

@@ -51,7 +51,7 @@ def in_parts(nest: Nest, scratch: list[Param], name: str, count: int, v: Var) ->
     outputs = product(d.hi + 1 for d in nest.domain)
     total = next(s for s in nest.body if isinstance(s, Define) and s.name == name)
     over = total.value.over
-    p, inner = Var("part", 0, count - 1), Var(v.name, 0, extent(v) // count - 1)
+    p, inner = part_variable(nest, count), Var(v.name, 0, extent(v) // count - 1)
     body = substitute(total.value.args[0], {v: p * (extent(v) // count) + inner})
     param = Param(f"w{len(scratch)}", body.dtype, (outputs * count,), "out")
     scratch.append(param)
@@ -61,6 +61,12 @@ def in_parts(nest: Nest, scratch: list[Param], name: str, count: int, v: Var) ->
     q = Var(f"q{len(scratch)}", 0, count - 1)
     joined = Define(name, reduce("sum", (q,), load(param.name, (place + q * outputs,), body.dtype)))
     return [Nest((*nest.domain, p), first), Nest(nest.domain, tuple(joined if s is total else s for s in nest.body))]
+
+
+def part_variable(nest: Nest, count: int) -> Var:
+    """The variable of so many parts of a sum; a nest that is one of several parts itself has one already."""
+    before = sum([v.name.startswith("part") for v in nest.domain])
+    return Var(f"part{before or ''}", 0, count - 1)
 
 
 def best_part(k: tuple[Var, ...], most: int) -> tuple[int, Var | None]:

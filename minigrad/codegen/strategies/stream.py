@@ -76,6 +76,11 @@ class Streamed:
     bodies: tuple[Value, ...]
     spaces: tuple[tuple[Var, ...], ...]
 
+    def accumulators(self, width: int, side: int) -> int:
+        """Accumulators of a tile of all lanes, `width` in a register, and so many rows side by side at most."""
+        rows = prod([rows_at_once(v, side) for v in self.rows])
+        return rows * (extent(self.lane) // width) * len(self.bodies)
+
     def everywhere(self, chosen: Sequence[Var]) -> tuple[str, ...]:
         """The names of these variables of the first sum, and of those in their places in the others."""
         return tuple([space[self.over.index(v)].name for space in dict.fromkeys(self.spaces) for v in chosen])
@@ -107,13 +112,16 @@ def recognise_stream(nest: Nest, target: Target) -> Streamed | None:
         return None
     if any(a.step(v) is None for a in found for v in (*domain, *over) if v not in batch):
         return None
-    if not all(near(a, over) for a in streamed):
+    steps = [shortest_step(a, over) for a in streamed]
+    if not all(0 < step <= NEAR_STEP for step in steps):
         return None
     count = prod([typical(v) for v in (lane, *panels, *over)])
     many = prod([typical(v) if isinstance(v.hi, int) else MAX_ROWS + 1 for v in rows])
     if count < MIN_STREAM or not all(is_product(body, lane) for body in bodies):
         return None
     made = Streamed(lane, panels, rows, over, bodies, tuple([r.over for r in reduced]))
+    if min(steps) < extent(lane) and made.accumulators(width, machine(target).declared.side_by_side) > target.registers:
+        return None  # a window over long rows
     return made if many <= MAX_ROWS or is_of_integers(made) else None
 
 
@@ -123,11 +131,11 @@ def lane_width(lane: Var, body: Value, target: Target) -> int:
     return width if extent(lane) % width == 0 else 1
 
 
-def near(a: Access, over: tuple[Var, ...]) -> bool:
-    """True where the sum goes through a load's memory front to back, in short steps."""
+def shortest_step(a: Access, over: tuple[Var, ...]) -> int:
+    """Elements from one step of the sum to the next, in a load's memory; 0 where they are not known, or none."""
     steps = [coefficient(a.offset, v) for v in over if a.step(v) != 0]
     known = [abs(s) for s in steps if isinstance(s, int)]
-    return len(known) == len(steps) > 0 and min(known) <= NEAR_STEP
+    return min(known) if len(known) == len(steps) > 0 else 0
 
 
 def is_product(body: Value, lane: Var) -> bool:

@@ -28,7 +28,6 @@ from minigrad.codegen.kernel import Define, Nest, Param
 from minigrad.codegen.microkernels.matrix import WAVE, MatrixUnit, unit_of
 from minigrad.codegen.plan.box import PADDING
 from minigrad.codegen.plan.matrix_units import half_type
-from minigrad.codegen.plan.spaces import loaded
 from minigrad.codegen.plan.steps import Bind, Call, Order, Plan, Split, Stage, Step
 from minigrad.codegen.strategies.access import value_accesses
 from minigrad.codegen.strategies.group_reduction import as_one
@@ -38,7 +37,7 @@ from minigrad.codegen.strategies.split_k import best_part, in_parts
 from minigrad.dtype import float32
 from minigrad.expr import Var
 from minigrad.target import Target
-from minigrad.value import Value, binary, free_variables, reduce, walk
+from minigrad.value import Value, binary, reduce
 
 Tile = tuple[int, int, int, int]
 """Rows and columns of a group's tile, work-items or waves down and across."""
@@ -68,8 +67,8 @@ def plan(nest: Nest, target: Target) -> tuple[Nest, Plan] | str:
     found = recognise(nest)
     if isinstance(found, str):
         return found
-    chosen, staged = choose(found, target), operands(found)
-    if isinstance(chosen, str) or staged is None:
+    chosen, staged = choose(found, target), found.buffers
+    if isinstance(chosen, str) or not all(staged):
         return chosen if isinstance(chosen, str) else "not in tiles: an operand is read for both sides, or nowhere"
     return as_product(nest, found), steps_of(found, *chosen, staged, target)
 
@@ -185,16 +184,6 @@ def lies_along(value: Value, side: tuple[Var, ...], k: tuple[Var, ...]) -> bool:
     """True where an operand is contiguous along the sum, and not along its own side."""
     steps = ((a.step(side[-1]), a.step(k[-1])) for a in value_accesses(value, ()))
     return next((own != 1 for own, along in steps if 1 in (own, along)), False)
-
-
-def operands(c: Contraction) -> tuple[str, str] | None:
-    """A buffer of each operand that the other one reads only together with variables of its own side; None without."""
-    def alone(own: Value, other: Value, side: tuple[Var, ...]) -> str:
-        shared = loaded(*[v for v in walk(other) if v.op == "load" and free_variables(v).isdisjoint(side)])
-        return min(loaded(own) - shared, default="")
-
-    a, b = alone(c.a, c.b, c.n), alone(c.b, c.a, c.m)
-    return (a, b) if a and b else None
 
 
 def as_product(nest: Nest, c: Contraction) -> Nest:

@@ -92,7 +92,8 @@ def _axes(value: Value, xs: tuple[Var, ...], taps: tuple[Var, ...]) -> tuple[Axi
         else:
             found.append(axis)
             taken.add(axis.tap)  # type: ignore[arg-type]
-    first = next((k for k, a in enumerate(found) if a.tap is not None), len(found))
+    first = next((k for k, a in enumerate(found) if a.tap is not None and (
+        isinstance(a.x.hi, int) or k == len(found) - 1)), len(found))  # loops are fused whose extents are known
     return tuple(found[first:])
 
 
