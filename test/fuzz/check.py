@@ -22,7 +22,7 @@ from fuzz.run import UNIT, Result, Rounding, computed_inputs, found_on, truth
 NEAR = {"float32": 64, "bfloat16": 2, "float16": 4}
 """Units of rounding of the largest element up to which a difference needs no explanation."""
 
-UNITS, RUNS, WIDER = 4, 24, 4
+UNITS, RUNS, WIDER = 4, 24, 16
 """Errors of operations in units of rounding, evaluations with such errors at most, and by how much a difference may be
 larger than what these show."""
 
@@ -63,7 +63,7 @@ def difference(network: Network, w: Written, given: dict[str, np.ndarray], call:
         return ""
     allowed = np.zeros(exact.shape)
     for other_result in with_errors(network, w, given, call, k):
-        allowed = np.maximum(allowed, WIDER * np.abs(other_result - exact))
+        allowed = np.maximum(allowed, WIDER * np.nan_to_num(np.abs(other_result - exact), nan=np.inf))
         # An element may have met less in these runs than its neighbours: their usual error counts for all of them, and
         # in half types, where each network with kinks meets some, the largest.
         for_all = 2 * float(allowed.max() if network.dtype != "float32" else np.median(allowed)) + 1e-30

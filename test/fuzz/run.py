@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -73,17 +74,24 @@ class Rounding(TorchDispatchMode):
         self.unit, self.least = unit, least
         self.random = torch.Generator().manual_seed(seed)
 
-    def near(self, x: Any) -> Any:
-        if not isinstance(x, torch.Tensor) or x.dtype is not torch.float64 or not x.numel():
+    def near(self, x: Any, resampled: bool = False) -> Any:
+        """x with errors. Weights of resampling are differences of positions, so that they have the errors of numbers as
+        large as the image, and all channels of all examples the same."""
+        if not isinstance(x, torch.Tensor) or x.dtype is not torch.float64 or not x.numel() or x._is_zerotensor() or \
+                x.device.type == "meta":  # PyTorch asks for shapes
             return x
-        error = torch.empty_like(x).uniform_(-1, 1, generator=self.random)
-        return x * (1 + self.unit * error) + self.least * error.sign() * (x != 0)
+        shape = (1, 1, *x.shape[2:]) if resampled else x.shape
+        error = torch.empty(shape, dtype=x.dtype).uniform_(-1, 1, generator=self.random)
+        units = 16 if resampled else 1
+        return x * (1 + units * self.unit * error) + self.least * error.sign() * (x != 0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.is_view or func._schema.is_mutable or func.overloadpacket.__name__ in EXACT:
+        name = func.overloadpacket.__name__
+        if func.is_view or func._schema.is_mutable or name in EXACT:
             return func(*args, **kwargs)
-        return tree_map(self.near, func(*tree_map(self.near, args), **kwargs))
+        near = partial(self.near, resampled="upsample" in name)
+        return tree_map(near, func(*tree_map(near, args), **kwargs))
 
 
 EXACT = ("detach", "clone", "zeros_like", "ones_like", "alias", "_unsafe_view", "empty_like", "lift_fresh")
