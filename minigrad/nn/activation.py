@@ -90,13 +90,13 @@ class Hardswish(_InPlace):
 
 
 class Softplus(Layer):
-    """log(1 + exp(beta * x)) / beta."""
+    """log(1 + exp(beta * x)) / beta, x itself where beta * x is above the threshold."""
 
-    def __init__(self, beta: float = 1.0):
-        self.beta = as_number("Softplus", "beta", beta)
+    def __init__(self, beta: float = 1.0, threshold: float = 20.0):
+        self.beta, self.threshold = as_number("Softplus", "beta", beta), as_number("Softplus", "threshold", threshold)
 
     def forward(self, x: Tensor) -> Tensor:
-        return as_tensor("Softplus", x).softplus(self.beta)
+        return as_tensor("Softplus", x).softplus(self.beta, self.threshold)
 
 
 class Sigmoid(Layer):
@@ -176,11 +176,13 @@ class GLU(Layer):
 
 
 class Hardtanh(_InPlace):
-    """x held within min_val..max_val."""
+    """x held within min_val..max_val, which older programs call min_value and max_value."""
 
-    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False):
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False,
+                 min_value: float | None = None, max_value: float | None = None):
         super().__init__(inplace)
-        self.min_val, self.max_val = min_val, max_val
+        self.min_val = min_val if min_value is None else min_value
+        self.max_val = max_val if max_value is None else max_value
 
     def forward(self, x: Tensor) -> Tensor:
         return result_of(as_tensor("Hardtanh", x), "Hardtanh", x.hardtanh(self.min_val, self.max_val), self.inplace)

@@ -88,11 +88,12 @@ class EmbeddingBag(Embedding):
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, max_norm: float | None = None, norm_type: float = 2.0,
-                 scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, *,
-                 include_last_offset: bool = False, padding_idx: int | None = None):
+                 scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False,
+                 _weight: Tensor | None = None, include_last_offset: bool = False, padding_idx: int | None = None):
         if mode not in MODES:
             raise ShapeError(f"[EmbeddingBag] expected mode among {', '.join(MODES)}, got {mode!r}")
-        super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+        super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse,
+                         _weight)
         self.mode, self.include_last_offset = mode, include_last_offset
 
     def forward(self, indices: Tensor, offsets: Tensor | None = None,

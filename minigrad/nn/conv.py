@@ -153,8 +153,11 @@ class _ConvTranspose(_Layer):
         groups: int = 1,
         bias: bool = True,
         dilation: int | tuple[int, ...] = 1,
+        padding_mode: str = "zeros",
     ):
         _check_groups(type(self).__name__, in_channels, out_channels, groups)
+        if padding_mode != "zeros":
+            raise ShapeError(f"[{type(self).__name__}] expected padding_mode 'zeros', got {padding_mode!r}")
         self.kernel_size, self.stride, self.dilation = map(self._each, (kernel_size, stride, dilation))
         self.padding, self.output_padding = map(self._each, (padding, output_padding))
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups

@@ -2,7 +2,7 @@
 
     from minigrad.nn import functional as F
 
-The losses take `reduction` and what follows it by name. `training` of dropout and batch norm is an argument here, as it
+`training` of dropout and batch norm is an argument here, as it
 is in PyTorch, and does not look at `Tensor.train()`.
 """
 from __future__ import annotations
@@ -19,6 +19,26 @@ from minigrad.nn.bags import embedding_bag as embedding_bag
 from minigrad.nn.distance import bilinear as bilinear
 from minigrad.nn.fractional import fractional_max_pool2d as fractional_max_pool2d
 from minigrad.nn.fractional import fractional_max_pool3d as fractional_max_pool3d
+from minigrad.nn.functional_losses import binary_cross_entropy as binary_cross_entropy
+from minigrad.nn.functional_losses import binary_cross_entropy_with_logits as binary_cross_entropy_with_logits
+from minigrad.nn.functional_losses import cosine_embedding_loss as cosine_embedding_loss
+from minigrad.nn.functional_losses import cross_entropy as cross_entropy
+from minigrad.nn.functional_losses import ctc_loss as ctc_loss
+from minigrad.nn.functional_losses import gaussian_nll_loss as gaussian_nll_loss
+from minigrad.nn.functional_losses import hinge_embedding_loss as hinge_embedding_loss
+from minigrad.nn.functional_losses import huber_loss as huber_loss
+from minigrad.nn.functional_losses import kl_div as kl_div
+from minigrad.nn.functional_losses import l1_loss as l1_loss
+from minigrad.nn.functional_losses import margin_ranking_loss as margin_ranking_loss
+from minigrad.nn.functional_losses import mse_loss as mse_loss
+from minigrad.nn.functional_losses import multi_margin_loss as multi_margin_loss
+from minigrad.nn.functional_losses import multilabel_margin_loss as multilabel_margin_loss
+from minigrad.nn.functional_losses import multilabel_soft_margin_loss as multilabel_soft_margin_loss
+from minigrad.nn.functional_losses import nll_loss as nll_loss
+from minigrad.nn.functional_losses import poisson_nll_loss as poisson_nll_loss
+from minigrad.nn.functional_losses import smooth_l1_loss as smooth_l1_loss
+from minigrad.nn.functional_losses import soft_margin_loss as soft_margin_loss
+from minigrad.nn.functional_losses import triplet_margin_loss as triplet_margin_loss
 from minigrad.nn.label_losses import triplet_margin_with_distance_loss as triplet_margin_with_distance_loss
 from minigrad.nn.noise import alpha_dropout as alpha_dropout
 from minigrad.nn.noise import dropout as dropout
@@ -73,18 +93,8 @@ from minigrad.tensor import Tensor
 Sizes = int | Sequence[int]
 
 
-def _activation(name: str) -> Callable[..., Tensor]:
-    """The method `name`, whose result `x` itself gets with `inplace`."""
-    def function(input: Tensor, *args: Any, inplace: bool = False, **options: Any) -> Tensor:
-        return result_of(as_tensor(name, input), name, getattr(input, name)(*args, **options), inplace)
-
-    function.__name__ = name
-    function.__doc__ = getattr(Tensor, name).__doc__
-    return function
-
-
 def _plain_activation(name: str) -> Callable[..., Tensor]:
-    """`_activation` of a method without arguments."""
+    """The method `name` without arguments, whose result `x` itself gets with `inplace`."""
     def function(input: Tensor, inplace: bool = False) -> Tensor:
         return result_of(as_tensor(name, input), name, getattr(input, name)(), inplace)
 
@@ -97,10 +107,45 @@ def _plain_activation(name: str) -> Callable[..., Tensor]:
 
 relu, relu6, selu, silu = (_plain_activation(n) for n in ("relu", "relu6", "selu", "silu"))
 mish, hardswish, hardsigmoid = (_plain_activation(n) for n in ("mish", "hardswish", "hardsigmoid"))
-elu, celu, hardtanh, threshold = (_activation(n) for n in ("elu", "celu", "hardtanh", "threshold"))
-sigmoid, tanh, logsigmoid, softsign, tanhshrink = (
-    Tensor.sigmoid, Tensor.tanh, Tensor.logsigmoid, Tensor.softsign, Tensor.tanhshrink)
-glu, prelu, hardshrink, softshrink = Tensor.glu, Tensor.prelu, Tensor.hardshrink, Tensor.softshrink
+prelu, hardshrink, softshrink, logsigmoid = Tensor.prelu, Tensor.hardshrink, Tensor.softshrink, Tensor.logsigmoid
+
+
+def _method(name: str) -> Callable[..., Tensor]:
+    """The method `name` without arguments, as a function of `input`."""
+    def function(input: Tensor) -> Tensor:
+        return getattr(as_tensor(name, input), name)()
+
+    function.__name__ = name
+    function.__doc__ = getattr(Tensor, name).__doc__
+    return function
+
+
+sigmoid, tanh, softsign, tanhshrink = (_method(n) for n in ("sigmoid", "tanh", "softsign", "tanhshrink"))
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """The first half of an axis times the sigmoid of the second."""
+    return as_tensor("glu", input).glu(dim)
+
+
+def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """x where positive, else alpha * (exp(x) - 1)."""
+    return result_of(as_tensor("elu", input), "elu", input.elu(alpha), inplace)
+
+
+def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """x where positive, else alpha * (exp(x / alpha) - 1)."""
+    return result_of(as_tensor("celu", input), "celu", input.celu(alpha), inplace)
+
+
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
+    """x held within min_val..max_val."""
+    return result_of(as_tensor("hardtanh", input), "hardtanh", input.hardtanh(min_val, max_val), inplace)
+
+
+def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
+    """x where it is above the threshold, else `value`."""
+    return result_of(as_tensor("threshold", input), "threshold", input.threshold(threshold, value), inplace)
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
@@ -215,55 +260,3 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
 
 
 cosine_similarity, pairwise_distance, pdist = Tensor.cosine_similarity, Tensor.pairwise_distance, Tensor.pdist
-
-# Losses
-
-
-def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
-                  reduction: str = "mean", label_smoothing: float = 0.0) -> Tensor:
-    """Of logits [N, C, ...] with class indices [N, ...] or probabilities; see `Tensor.cross_entropy`."""
-    return input.cross_entropy(target, reduction, label_smoothing, ignore_index, weight)
-
-
-def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
-             reduction: str = "mean") -> Tensor:
-    """Negative log likelihood of log-probabilities [N, C, ...] and class indices [N, ...]."""
-    return input.nll_loss(target, reduction, weight, ignore_index)
-
-
-def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, *,
-                         reduction: str = "mean") -> Tensor:
-    """Of probabilities with targets in 0..1."""
-    return input.binary_cross_entropy(target, reduction, weight)
-
-
-def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tensor | None = None, *,
-                                     reduction: str = "mean", pos_weight: Tensor | None = None) -> Tensor:
-    """Of logits with targets in 0..1."""
-    return input.binary_cross_entropy_with_logits(target, reduction, weight, pos_weight)
-
-
-def _loss(name: str, *options: str) -> Callable[..., Tensor]:
-    """The method `name` of predictions and targets; `options` of it, besides `reduction`, are given by name."""
-    def loss(input: Tensor, *targets: Any, reduction: str = "mean", **given: Any) -> Tensor:
-        unknown = [n for n in given if n not in options]
-        if unknown:
-            raise TypeError(f"{name}() expected {', '.join(['reduction', *options])} by name, got {unknown[0]!r}")
-        return getattr(as_tensor(name, input), name)(*targets, reduction=reduction, **given)
-
-    loss.__name__ = name
-    loss.__doc__ = getattr(Tensor, name).__doc__
-    return loss
-
-
-mse_loss, l1_loss, soft_margin_loss = _loss("mse_loss"), _loss("l1_loss"), _loss("soft_margin_loss")
-smooth_l1_loss, huber_loss = _loss("smooth_l1_loss", "beta"), _loss("huber_loss", "delta")
-kl_div, gaussian_nll_loss = _loss("kl_div", "log_target"), _loss("gaussian_nll_loss", "full", "eps")
-poisson_nll_loss = _loss("poisson_nll_loss", "log_input", "full", "eps")
-margin_ranking_loss, hinge_embedding_loss = _loss("margin_ranking_loss", "margin"), _loss(
-    "hinge_embedding_loss", "margin")
-cosine_embedding_loss = _loss("cosine_embedding_loss", "margin")
-triplet_margin_loss = _loss("triplet_margin_loss", "margin", "p", "eps", "swap")
-ctc_loss, multi_margin_loss = Tensor.ctc_loss, Tensor.multi_margin_loss
-multilabel_margin_loss, multilabel_soft_margin_loss = _loss("multilabel_margin_loss"), _loss(
-    "multilabel_soft_margin_loss", "weight")

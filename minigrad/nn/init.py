@@ -11,6 +11,7 @@ import numpy as np
 
 from minigrad.errors import MinigradError, ShapeError
 from minigrad.mixins.base import as_number, as_tensor
+from minigrad.random import Generator
 from minigrad.tensor import Tensor
 
 _GAINS = {"linear": 1.0, "conv1d": 1.0, "conv2d": 1.0, "conv3d": 1.0, "conv_transpose1d": 1.0, "conv_transpose2d": 1.0,
@@ -28,25 +29,43 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     return _GAINS[nonlinearity]
 
 
-def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Uniform in [a, b)."""
     with Tensor.no_grad():
+        if generator is not None:
+            return tensor.copy_(_drawn("uniform_", tensor, generator, False) * (b - a) + a)
         return as_tensor("uniform_", tensor).uniform_(a, b)
 
 
-def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Normal."""
     with Tensor.no_grad():
+        if generator is not None:
+            return tensor.copy_(_drawn("normal_", tensor, generator, True) * std + mean)
         return as_tensor("normal_", tensor).normal_(mean, std)
 
 
-def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Tensor:
+def _drawn(name: str, tensor: Tensor, generator: Any, normal: bool) -> Tensor:
+    """Normal numbers, or ones uniform in [0, 1), of a generator, which the host draws."""
+    if not isinstance(generator, Generator):
+        raise MinigradError(f"[{name}] expected a Generator, got {type(generator).__name__}")
+    numbers, shape = np.random.default_rng(generator.draw()), tuple([int(n) for n in as_tensor(name, tensor).shape])
+    drawn = numbers.standard_normal(shape) if normal else numbers.random(shape)
+    wide = tensor.dtype.compute
+    return Tensor(drawn.astype(wide.np), dtype=wide, device=tensor.device)
+
+
+def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0,
+                  generator: Generator | None = None) -> Tensor:
     """Normal among the numbers in a..b: by the inverse of the distribution."""
     low, high = (0.5 * (1 + math.erf((end - mean) / std / math.sqrt(2))) for end in (a, b))
     if not a < b:
         raise MinigradError(f"[trunc_normal_] expected a < b, got {a} and {b}")
     wide = as_tensor("trunc_normal_", tensor).dtype.compute
-    share = Tensor.uniform(*tensor.shape, low=2 * low - 1, high=2 * high - 1, dtype=wide, device=tensor.device)
+    if generator is None:
+        share = Tensor.uniform(*tensor.shape, low=2 * low - 1, high=2 * high - 1, dtype=wide, device=tensor.device)
+    else:
+        share = _drawn("trunc_normal_", tensor, generator, False) * (2 * (high - low)) + (2 * low - 1)
     with Tensor.no_grad():
         return tensor.copy_((share.erfinv() * (std * math.sqrt(2)) + mean).clip(a, b))
 
@@ -74,14 +93,15 @@ def eye_(tensor: Tensor) -> Tensor:
         return tensor.copy_(Tensor.eye(rows, columns, device=tensor.device))
 
 
-def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Rows or columns of [out, the rest] that are orthogonal, of length `gain`: Q of normal numbers (Saxe et al. 2013),
     which the host computes."""
     if as_tensor("orthogonal_", tensor).ndim < 2:
         raise ShapeError(f"[orthogonal_] expected weights [out, in, ...], got {list(tensor.shape)}")
     shape: Any = tensor.shape
     rows, columns = shape[0], math.prod(shape[1:])
-    q, r = np.linalg.qr(Tensor.randn(max(rows, columns), min(rows, columns)).numpy().astype(np.float64))
+    start = normal_(Tensor.empty(max(rows, columns), min(rows, columns)), generator=generator)
+    q, r = np.linalg.qr(start.numpy().astype(np.float64))
     q = q * np.where(np.diag(r) < 0, -gain, gain)  # else Q would not be uniform among orthogonal matrices
     q = (q if rows >= columns else q.T).reshape(shape)
     with Tensor.no_grad():
@@ -102,26 +122,28 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
         return tensor.copy_(same.pad(pads))
 
 
-def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Uniform in +-gain * sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010)."""
     bound = gain * math.sqrt(6 / max(sum(_fans("xavier_uniform_", tensor)), 1))
-    return uniform_(tensor, -bound, bound)
+    return uniform_(tensor, -bound, bound, generator)
 
 
-def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Normal, of the standard deviation gain * sqrt(2 / (fan_in + fan_out))."""
-    return normal_(tensor, 0.0, gain * math.sqrt(2 / max(sum(_fans("xavier_normal_", tensor)), 1)))
+    return normal_(tensor, 0.0, gain * math.sqrt(2 / max(sum(_fans("xavier_normal_", tensor)), 1)), generator)
 
 
-def kaiming_uniform_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
+def kaiming_uniform_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
+                     generator: Generator | None = None) -> Tensor:
     """Uniform in +-gain * sqrt(3 / fan), with the gain of `nonlinearity`, of slope `a` (He et al. 2015)."""
     bound = math.sqrt(3) * _deviation("kaiming_uniform_", tensor, a, mode, nonlinearity)
-    return uniform_(tensor, -bound, bound)
+    return uniform_(tensor, -bound, bound, generator)
 
 
-def kaiming_normal_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
+def kaiming_normal_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
+                    generator: Generator | None = None) -> Tensor:
     """Normal, of the standard deviation gain / sqrt(fan), with the gain of `nonlinearity`, of slope `a`."""
-    return normal_(tensor, 0.0, _deviation("kaiming_normal_", tensor, a, mode, nonlinearity))
+    return normal_(tensor, 0.0, _deviation("kaiming_normal_", tensor, a, mode, nonlinearity), generator)
 
 
 def _deviation(name: str, tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:

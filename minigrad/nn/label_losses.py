@@ -7,6 +7,7 @@ from typing import Any
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_tensor
 from minigrad.mixins.losses import reduced
+from minigrad.nn.legacy import with_old_reductions
 from minigrad.nn.loss import Loss
 from minigrad.tensor import Tensor
 
@@ -28,6 +29,7 @@ class CTCLoss(Loss):
 class MultiMarginLoss(Loss):
     """Of scores [N, C] and classes [N]; see `Tensor.multi_margin_loss`."""
 
+    @with_old_reductions
     def __init__(self, p: int = 1, margin: float = 1.0, weight: Tensor | None = None, *, reduction: str = "mean"):
         super().__init__(reduction=reduction)
         self.p, self.margin, self.weight = p, margin, weight
@@ -47,6 +49,7 @@ class MultiLabelMarginLoss(Loss):
 class MultiLabelSoftMarginLoss(Loss):
     """Of logits and targets of 0 and 1 [N, C]; see `Tensor.multilabel_soft_margin_loss`."""
 
+    @with_old_reductions
     def __init__(self, weight: Tensor | None = None, *, reduction: str = "mean"):
         super().__init__(reduction=reduction)
         self.weight = weight

@@ -53,7 +53,9 @@ class _Lazy(Layer):
 
 
 def _lazy(plain: type[Layer], axis: int, **defaults: Any) -> Any:
-    members = {"__doc__": f"`{plain.__name__}` that takes its first argument from the first input.\n\n{_Lazy.__doc__}",
+    own = [p.replace(default=defaults.get(p.name, p.default)) for p in [*signature(plain).parameters.values()][1:]]
+    members = {"__signature__": signature(plain).replace(parameters=own),
+               "__doc__": f"`{plain.__name__}` that takes its first argument from the first input.\n\n{_Lazy.__doc__}",
                "plain": plain, "axis": axis, "defaults": defaults, "__module__": __name__}
     return type(f"Lazy{plain.__name__}", (_Lazy, plain), members)
 

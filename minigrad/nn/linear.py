@@ -44,19 +44,22 @@ class Embedding(Layer):
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None,
                  max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
-                 sparse: bool = False):
+                 sparse: bool = False, _weight: Tensor | None = None, _freeze: bool = False):
         self.max_norm, self.norm_type, self.scale_grad_by_freq = max_norm, norm_type, scale_grad_by_freq
         self.num_embeddings, self.embedding_dim, self.padding_idx = num_embeddings, embedding_dim, padding_idx
-        if padding_idx is None:
-            self.weight = Tensor.randn(num_embeddings, embedding_dim, requires_grad=True)
-            return
-        if not is_index(padding_idx) or not -num_embeddings <= padding_idx < num_embeddings:
+        if padding_idx is not None and (
+                not is_index(padding_idx) or not -num_embeddings <= padding_idx < num_embeddings):
             raise OutOfRangeError(f"[Embedding] expected a padding_idx in {-num_embeddings}..{num_embeddings - 1}, "
                                   f"got {padding_idx}")
-        self.padding_idx = padding_idx % num_embeddings
-        rows = Tensor.arange(num_embeddings).reshape(-1, 1)
-        start = rows.eq(self.padding_idx).where(0.0, Tensor.randn(num_embeddings, embedding_dim))
-        self.weight = start.requires_grad_()
+        if _weight is not None and as_tensor("Embedding", _weight).shape != (num_embeddings, embedding_dim):
+            raise ShapeError(f"[{type(self).__name__}] expected a _weight [{num_embeddings}, {embedding_dim}], got "
+                             f"{list(_weight.shape)}")
+        start = Tensor.randn(num_embeddings, embedding_dim) if _weight is None else _weight.detach().clone()
+        if padding_idx is not None:
+            self.padding_idx = padding_idx % num_embeddings
+            rows = Tensor.arange(num_embeddings, device=start.device).reshape(-1, 1)
+            start = start if _weight is not None else rows.eq(self.padding_idx).where(0.0, start)
+        self.weight = start.requires_grad_(not _freeze)
 
     @classmethod
     def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None,
@@ -67,8 +70,8 @@ class Embedding(Layer):
             raise ShapeError(f"[from_pretrained] expected a table [num_embeddings, embedding_dim], got "
                              f"{list(embeddings.shape)}")
         rows, columns = (as_count("from_pretrained", "a length", n) for n in embeddings.shape)
-        made = cls(rows, columns, padding_idx=padding_idx, **options)
-        made.weight = embeddings.detach().clone().requires_grad_(not freeze)
+        made = cls(rows, columns, padding_idx=padding_idx, _weight=embeddings, **options)
+        made.weight.requires_grad_(not freeze)
         return made
 
     def forward(self, indices: Tensor) -> Tensor:

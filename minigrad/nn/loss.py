@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_tensor
+from minigrad.nn.legacy import with_old_reductions
 from minigrad.nn.module import Layer
 from minigrad.tensor import Tensor
 
@@ -10,9 +11,9 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 class Loss(Layer):
-    """`reduction` is 'mean', 'sum' or 'none'. It is given by name: PyTorch's arguments `size_average` and `reduce`,
-    which stand before it, are gone here. Raises ShapeError for another one."""
+    """`reduction` is 'mean', 'sum' or 'none'. Raises ShapeError for another one."""
 
+    @with_old_reductions
     def __init__(self, *, reduction: str = "mean"):
         allowed = (*REDUCTIONS, "batchmean") if isinstance(self, KLDivLoss) else REDUCTIONS
         if reduction not in allowed:
@@ -25,6 +26,7 @@ class CrossEntropyLoss(Loss):
     """Of logits [N, C, ...] with class indices [N, ...] or probabilities [N, C, ...]. `weight` [C] scales classes, rows
     of the class `ignore_index` do not count, `label_smoothing` is the share that all classes get alike."""
 
+    @with_old_reductions
     def __init__(self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean",
                  label_smoothing: float = 0.0):
         super().__init__(reduction=reduction)
@@ -38,6 +40,7 @@ class CrossEntropyLoss(Loss):
 class NLLLoss(Loss):
     """Negative log likelihood of log-probabilities [N, C, ...] and class indices [N, ...]; see CrossEntropyLoss."""
 
+    @with_old_reductions
     def __init__(self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean"):
         super().__init__(reduction=reduction)
         self.weight, self.ignore_index = weight, ignore_index
@@ -49,6 +52,7 @@ class NLLLoss(Loss):
 class BCELoss(Loss):
     """Binary cross-entropy of probabilities and targets in 0..1, of one shape. `weight` scales elements."""
 
+    @with_old_reductions
     def __init__(self, weight: Tensor | None = None, *, reduction: str = "mean"):
         super().__init__(reduction=reduction)
         self.weight = weight
@@ -62,6 +66,7 @@ class BCEWithLogitsLoss(Loss):
     """Binary cross-entropy of logits and targets in 0..1, of one shape. `weight` scales elements, `pos_weight` their
     positive part."""
 
+    @with_old_reductions
     def __init__(self, weight: Tensor | None = None, *, reduction: str = "mean", pos_weight: Tensor | None = None):
         super().__init__(reduction=reduction)
         self.weight, self.pos_weight = weight, pos_weight
@@ -88,6 +93,7 @@ class L1Loss(Loss):
 class SmoothL1Loss(Loss):
     """d*d / (2 beta) of a distance d below beta, else d - beta/2."""
 
+    @with_old_reductions
     def __init__(self, *, reduction: str = "mean", beta: float = 1.0):
         super().__init__(reduction=reduction)
         self.beta = beta
@@ -111,6 +117,7 @@ class KLDivLoss(Loss):
     """t * (log(t) - x) of log-probabilities x and probabilities t, or their logarithms with `log_target`. The
     divergence itself is the reduction 'batchmean'."""
 
+    @with_old_reductions
     def __init__(self, *, reduction: str = "mean", log_target: bool = False):
         super().__init__(reduction=reduction)
         self.log_target = log_target
@@ -133,6 +140,7 @@ class GaussianNLLLoss(Loss):
 class PoissonNLLLoss(Loss):
     """exp(x) - t*x of logarithms x of rates, or x - t*log(x + eps) of rates; `full` adds Stirling's log(t!)."""
 
+    @with_old_reductions
     def __init__(self, log_input: bool = True, full: bool = False, *, eps: float = 1e-8, reduction: str = "mean"):
         super().__init__(reduction=reduction)
         self.log_input, self.full, self.eps = log_input, full, eps
@@ -145,6 +153,7 @@ class PoissonNLLLoss(Loss):
 class MarginRankingLoss(Loss):
     """max(0, margin - t * (x - other)): t is 1 where x should be larger, -1 where `other` should."""
 
+    @with_old_reductions
     def __init__(self, margin: float = 0.0, *, reduction: str = "mean"):
         super().__init__(reduction=reduction)
         self.margin = margin
@@ -156,6 +165,7 @@ class MarginRankingLoss(Loss):
 class HingeEmbeddingLoss(Loss):
     """Of distances x: x itself where t is 1, max(0, margin - x) where it is -1."""
 
+    @with_old_reductions
     def __init__(self, margin: float = 1.0, *, reduction: str = "mean"):
         super().__init__(reduction=reduction)
         self.margin = margin
@@ -174,6 +184,7 @@ class SoftMarginLoss(Loss):
 class CosineEmbeddingLoss(Loss):
     """Of vectors [N, D]: 1 - cos where t is 1, max(0, cos - margin) where it is -1."""
 
+    @with_old_reductions
     def __init__(self, margin: float = 0.0, *, reduction: str = "mean"):
         super().__init__(reduction=reduction)
         self.margin = margin
@@ -186,6 +197,7 @@ class TripletMarginLoss(Loss):
     """max(0, d(x, positive) - d(x, negative) + margin) of p-norms d over the last axis; `swap` takes the smaller of the
     negative's distances to both."""
 
+    @with_old_reductions
     def __init__(self, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6, swap: bool = False, *,
                  reduction: str = "mean"):
         super().__init__(reduction=reduction)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
+from inspect import Parameter as Parameter_
 from inspect import signature
 from itertools import count
 from types import FunctionType
@@ -205,6 +206,10 @@ def _placed(init: Callable[..., None]) -> Callable[..., None]:
         if device is not None or dtype is not None:
             self.to(device=device, dtype=dtype)
 
+    own = signature(init)
+    place = [Parameter_(n, Parameter_.KEYWORD_ONLY, default=None) for n in ("device", "dtype")]
+    made.__dict__["__signature__"] = own.replace(parameters=sorted(
+        [*own.parameters.values(), *place], key=lambda p: p.kind))
     return made
 
 
@@ -251,9 +256,9 @@ def Parameter(data: Any, requires_grad: bool = True) -> Tensor:  # noqa: N802  (
     return Tensor(data, requires_grad=requires_grad)
 
 
-def ParameterList(parameters: Iterable[Any] = ()) -> list[Tensor]:  # noqa: N802  (PyTorch's name)
+def ParameterList(values: Iterable[Any] | None = None) -> list[Tensor]:  # noqa: N802  (PyTorch's name)
     """A list of parameters, which any list is."""
-    return [p if isinstance(p, Tensor) else Parameter(p) for p in parameters]
+    return [p if isinstance(p, Tensor) else Parameter(p) for p in values or ()]
 
 
 def ParameterDict(parameters: Mapping[str, Any] | None = None) -> dict[str, Tensor]:  # noqa: N802  (PyTorch's name)

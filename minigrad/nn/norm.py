@@ -23,19 +23,20 @@ def towards(old: Tensor, new: Tensor, momentum: float | None, count: Tensor) -> 
 
 
 class _ChannelNorm(Layer):
-    """A scale and a shift per channel if `affine`, and running statistics of the channels if they are tracked.
-    `positions`: how many further axes an input may have, any number for none."""
+    """A scale and, with `bias`, a shift per channel if `affine`, and running statistics of the channels if they are
+    tracked. `positions`: how many further axes an input may have, any number for none."""
 
     positions: ClassVar[tuple[int, ...]] = ()
     _buffer_names = ("running_mean", "running_var", "num_batches_tracked")
 
-    def __init__(self, num_features: int, eps: float, momentum: float | None, affine: bool, track_running_stats: bool):
+    def __init__(self, num_features: int, eps: float, momentum: float | None, affine: bool, track_running_stats: bool,
+                 bias: bool = True):
         if eps <= 0:
             raise ShapeError(f"[{type(self).__name__}] expected eps above 0, got {eps!r}")
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
         self.weight = Tensor.ones(num_features, requires_grad=True) if affine else None
-        self.bias = Tensor.zeros(num_features, requires_grad=True) if affine else None
+        self.bias = Tensor.zeros(num_features, requires_grad=True) if affine and bias else None
         if track_running_stats:
             self.running_mean = Tensor.zeros(num_features, requires_grad=False).contiguous()
             self.running_var = Tensor.ones(num_features, requires_grad=False).contiguous()
@@ -88,8 +89,10 @@ class BatchNorm(_ChannelNorm):
         momentum: float | None = 0.1,
         affine: bool = True,
         track_running_stats: bool = True,
+        *,
+        bias: bool = True,
     ):
-        super().__init__(num_features, eps, momentum, affine, track_running_stats)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         self._check(x, 0)
@@ -202,14 +205,15 @@ class GroupNorm(Layer):
     Source: Wu & He 2018, https://arxiv.org/abs/1803.08494
     """
 
-    def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True):
+    def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, *,
+                 bias: bool = True):
         if not is_index(num_groups) or not is_index(num_channels) or num_groups < 1 or num_channels % num_groups:
             raise ShapeError(
                 f"[GroupNorm] expected num_channels divisible by num_groups, got {num_channels} and {num_groups}"
             )
         self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
         self.weight = Tensor.ones(num_channels, requires_grad=True) if affine else None
-        self.bias = Tensor.zeros(num_channels, requires_grad=True) if affine else None
+        self.bias = Tensor.zeros(num_channels, requires_grad=True) if affine and bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         if as_tensor("GroupNorm", x).ndim < 2 or x.shape[1] != self.num_channels:
@@ -228,8 +232,8 @@ class InstanceNorm(_ChannelNorm):
     """
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,
-                 track_running_stats: bool = False):
-        super().__init__(num_features, eps, momentum, affine, track_running_stats)
+                 track_running_stats: bool = False, *, bias: bool = True):
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         as_tensor(type(self).__name__, x)

@@ -19,8 +19,8 @@ class SyncBatchNorm(BatchNorm):
     """
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
-                 track_running_stats: bool = True, process_group: None = None):
-        super().__init__(num_features, eps, momentum, affine, track_running_stats)
+                 track_running_stats: bool = True, process_group: None = None, *, bias: bool = True):
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, bias=bias)
         if process_group is not None:
             raise MinigradError(f"[SyncBatchNorm] expected process_group=None, which is all processes, got "
                                 f"{process_group!r}")
@@ -43,8 +43,8 @@ class SyncBatchNorm(BatchNorm):
             with Tensor.no_grad():
                 self._follow(mean.detach(), var.detach() * (count / (count - 1)).detach())
         y = centred * (var + self.eps).rsqrt().reshape(*shape)
-        if self.weight is not None and self.bias is not None:
-            y = y * self.weight.reshape(*shape) + self.bias.reshape(*shape)
+        y = y if self.weight is None else y * self.weight.reshape(*shape)
+        y = y if self.bias is None else y + self.bias.reshape(*shape)
         return y.cast(x.dtype)
 
     def _follow(self, mean: Tensor, var: Tensor) -> None:

@@ -228,7 +228,10 @@ def grid_sample(input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mod
     return input.grid_sample(grid, mode, padding_mode, bool(align_corners))
 
 
-affine_grid = Tensor.affine_grid
+
+def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
+    """The grid [N, H, W, 2] of `grid_sample` for affine maps [N, 2, 3] and a size (N, C, H, W)."""
+    return as_tensor("affine_grid", theta).affine_grid(size, bool(align_corners))
 pixel_shuffle, pixel_unshuffle, channel_shuffle = Tensor.pixel_shuffle, Tensor.pixel_unshuffle, Tensor.channel_shuffle
 
 

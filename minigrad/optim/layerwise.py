@@ -64,7 +64,8 @@ class LARS(Optimizer):
 
 class Muon(Optimizer):
     """Momentum whose matrices are made orthogonal: v = momentum*v + g (g + momentum*v with `nesterov`), p -= lr *
-    (scale * orthogonal(v) + weight_decay * p), where the scale is sqrt(max(1, rows / columns)).
+    (scale * orthogonal(v) + weight_decay * p), where the scale is sqrt(max(1, rows / columns)), or 0.2 * sqrt(max(rows,
+    columns)) for `adjust_lr_fn` 'match_rms_adamw'.
 
     For parameters of two axes and more, which are matrices [first, all others]; others need an optimizer of their own
     (see OptimizerGroup). Raises ShapeError for those.
@@ -75,11 +76,19 @@ class Muon(Optimizer):
     state_names = {"momentum_buffer": "velocities"}
 
     def __init__(self, params: Params, lr: float | Tensor = 0.001, weight_decay: float = 0.1,
-                 momentum: float = 0.95, nesterov: bool = True, *, ns_steps: int = 5, eps: float = 1e-7):
+                 momentum: float = 0.95, nesterov: bool = True,
+                 ns_coefficients: tuple[float, float, float] = _QUINTIC, eps: float = 1e-7, ns_steps: int = 5,
+                 adjust_lr_fn: str | None = None):
         self.momentum = as_number("Muon", "momentum", momentum)
         if not 0 <= self.momentum < 1:
             raise MinigradError(f"[Muon] expected a momentum in 0..1, below 1, got {momentum}")
-        self.ns_steps = as_count("Muon", "ns_steps", ns_steps, 1)
+        self.ns_steps, self.adjust_lr_fn = as_count("Muon", "ns_steps", ns_steps, 1), adjust_lr_fn
+        if adjust_lr_fn not in (None, "original", "match_rms_adamw"):
+            raise MinigradError(f"[Muon] expected adjust_lr_fn None, 'original' or 'match_rms_adamw', got "
+                                f"{adjust_lr_fn!r}")
+        if not isinstance(ns_coefficients, (tuple, list)) or len(ns_coefficients) != 3:
+            raise MinigradError(f"[Muon] expected three ns_coefficients, got {ns_coefficients!r}")
+        self.ns_coefficients = tuple(ns_coefficients)
         super().__init__(params, lr, weight_decay=weight_decay, nesterov=nesterov, eps=eps)
         wrong = [p for p in self.params if p.ndim < 2]
         if wrong:
@@ -95,15 +104,16 @@ class Muon(Optimizer):
             step = g + v * self.momentum if self.nesterov else v
             matrix = step.flatten(1).float()
             rows, columns = (int(n) for n in matrix.shape)
-            scale = max(1.0, rows / max(columns, 1)) ** 0.5
-            step = orthogonal(matrix, self.ns_steps, self.eps).reshape(*p.shape) * scale
+            scale = 0.2 * max(rows, columns) ** 0.5 if self.adjust_lr_fn == "match_rms_adamw" else (
+                max(1.0, rows / max(columns, 1)) ** 0.5)
+            step = orthogonal(matrix, self.ns_steps, self.eps, self.ns_coefficients).reshape(*p.shape) * scale
             self._set(p, p.stepped(self._decayed(step, p), self._lr))
 
 
-def orthogonal(x: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor:
+def orthogonal(x: Tensor, steps: int = 5, eps: float = 1e-7, coefficients: tuple[float, ...] = _QUINTIC) -> Tensor:
     """Nearly U @ V.T of a matrix U @ S @ V.T, with singular values of about 0.7 to 1.2: `steps` of the iteration
     x = a x + (b y + c y @ y) @ x with y = x @ x.T, from x over its norm."""
-    a, b, c = _QUINTIC
+    a, b, c = coefficients
     rows, columns = x.shape
     wide = int(rows) <= int(columns)
     x = x if wide else x.T

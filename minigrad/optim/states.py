@@ -52,6 +52,9 @@ def made_in_groups(kind: type[Optimizer], init: Callable[..., None]) -> Callable
     say how it computes a step."""
     @wraps(init)
     def made(self: Optimizer, params: Any = (), *args: Any, **options: Any) -> None:
+        if options.get("differentiable"):
+            raise MinigradError(f"[{kind.__name__}] expected differentiable=False, got True: no gradient goes "
+                                "through a step")
         options = {name: value for name, value in options.items() if name not in MEANS}
         if "kind" in self.__dict__:  # called by that of a class below
             return init(self, params, *args, **options)

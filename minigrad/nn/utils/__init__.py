@@ -1,5 +1,5 @@
 """Gradient clipping, between `backward` and an optimizer's step, which runs in the plan of the step; parameters as one
-vector, weights over their norms, and sequences of unequal lengths (`rnn`)."""
+vector, weights over their norms, and sequences of unequal lengths (`rnn`). PyTorch's `foreach` changes nothing here."""
 from __future__ import annotations
 
 import math
@@ -19,7 +19,7 @@ from minigrad.tensor import Tensor
 
 
 def clip_grad_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float | Tensor, norm_type: float = 2.0,
-                    error_if_nonfinite: bool = False) -> Tensor:
+                    error_if_nonfinite: bool = False, foreach: bool | None = None) -> Tensor:
     """Scales the gradients of `parameters` together so that their norm is at most `max_norm`; gives the norm before.
 
     `get_total_norm` of the gradients, and `clip_grads_with_norm_`. Tensors without a gradient are left out; without any
@@ -32,7 +32,7 @@ def clip_grad_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float | Ten
 
 
 def get_total_norm(tensors: Iterable[Tensor] | Tensor, norm_type: float = 2.0,
-                   error_if_nonfinite: bool = False) -> Tensor:
+                   error_if_nonfinite: bool = False, foreach: bool | None = None) -> Tensor:
     """The norm of all elements of some tensors as one vector, of shape () and float32: (sum |x|**p)**(1/p) for p =
     `norm_type`, or the largest |x| for infinity; 0 without any. With `error_if_nonfinite` it is read, and MinigradError
     raised if it is NaN or infinite. Raises MinigradError for a norm_type that is not positive."""
@@ -60,7 +60,8 @@ def _norm_of(name: str, tensors: list[Any], norm_type: float, error_if_nonfinite
     return norm
 
 
-def clip_grads_with_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float | Tensor, total_norm: Tensor) -> None:
+def clip_grads_with_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float | Tensor, total_norm: Tensor,
+                          foreach: bool | None = None) -> None:
     """Scales the gradients of `parameters` by min(1, max_norm / (total_norm + 1e-6)), as in PyTorch: not a number where
     the norm is none. `max_norm` may be a Tensor, which a captured step reads; `total_norm` is one of shape ()."""
     given = _with_gradients("clip_grads_with_norm_", parameters)
@@ -76,7 +77,7 @@ def _scaled_to(name: str, given: list[Tensor], max_norm: float | Tensor, norm: T
             t.grad = (t.grad.detach() * factor.to(t.grad.device)).cast(t.grad.dtype)
 
 
-def clip_grad_value_(parameters: Iterable[Tensor] | Tensor, clip_value: float) -> None:
+def clip_grad_value_(parameters: Iterable[Tensor] | Tensor, clip_value: float, foreach: bool | None = None) -> None:
     """Holds every element of the gradients of `parameters` within -clip_value..clip_value; NaN stays NaN.
 
     Raises MinigradError for anything but Tensors.
@@ -105,12 +106,12 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
     return flat[0].cat(*flat[1:])
 
 
-def vector_to_parameters(vector: Tensor, parameters: Iterable[Tensor]) -> None:
+def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
     """Gives parameters the elements of a vector, one after another. Raises ShapeError unless there are as many."""
     given = [as_tensor("vector_to_parameters", t) for t in parameters]
     sizes = [int(t.numel()) for t in given]
-    if as_tensor("vector_to_parameters", vector).shape != (sum(sizes),):
-        raise ShapeError(f"[vector_to_parameters] expected a vector [{sum(sizes)}], got {list(vector.shape)}")
+    if as_tensor("vector_to_parameters", vec).shape != (sum(sizes),):
+        raise ShapeError(f"[vector_to_parameters] expected a vector [{sum(sizes)}], got {list(vec.shape)}")
     with Tensor.no_grad():
-        for t, part in zip(given, vector.detach().split(sizes), strict=True):
+        for t, part in zip(given, vec.detach().split(sizes), strict=True):
             t.assign(part.reshape(*t.shape))

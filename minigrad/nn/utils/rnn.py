@@ -93,14 +93,23 @@ def unpad_sequence(padded_sequences: Tensor, lengths: Any, batch_first: bool = F
     return [x[k, :n] for k, n in enumerate(found)]
 
 
-def pad_sequence(sequences: Iterable[Tensor], batch_first: bool = False, padding_value: float = 0.0) -> Tensor:
+def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
+    """The sequences [T, ...] of which `pack_sequence` made one."""
+    return [packed_sequences.padded[:n, k] for k, n in enumerate(packed_sequences.lengths)]
+
+
+def pad_sequence(sequences: Iterable[Tensor], batch_first: bool = False, padding_value: float = 0.0,
+                 padding_side: str = "right") -> Tensor:
     """Sequences [T, ...] of unequal lengths in one Tensor [longest, N, ...], or [N, longest, ...] with `batch_first`,
-    with `padding_value` behind the ends."""
+    with `padding_value` behind the ends, or before the beginnings for `padding_side` 'left'."""
     given = [as_tensor("pad_sequence", t) for t in sequences]
     if not given or any(t.ndim < 1 or t.shape[1:] != given[0].shape[1:] for t in given):
         raise ShapeError(f"[pad_sequence] expected sequences [T, ...], equal but for T, got "
                          f"{[list(t.shape) for t in given]}")
+    if padding_side not in ("left", "right"):
+        raise ShapeError(f"[pad_sequence] expected padding_side 'left' or 'right', got {padding_side!r}")
     longest = max(len(t) for t in given)
     rest = [(0, 0)] * (given[0].ndim - 1)
-    padded = [t.pad([(0, longest - len(t)), *rest], value=padding_value) for t in given]
+    rooms = [(longest - len(t), 0) if padding_side == "left" else (0, longest - len(t)) for t in given]
+    padded = [t.pad([room, *rest], value=padding_value) for t, room in zip(given, rooms, strict=True)]
     return padded[0].stack(*padded[1:], dim=0 if batch_first else 1)
