@@ -8,7 +8,7 @@ made, and memory and time are in proportion to its length.
 from __future__ import annotations
 
 import pickletools
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Any
@@ -36,9 +36,10 @@ class Machine:
         self.stack: list[Any] = []
         self.outer: list[list[Any]] = []  # the stacks below each MARK
         self.memo: dict[int, Any] = {}
-        self.steps = self.copied = 0
+        self.steps = self.copied = self.read = 0
         for opcode, argument, _ in pickletools.genops(stream):
             self.steps += 1
+            self.read += len(argument) if isinstance(argument, (str, bytes)) else 0
             name = opcode.name
             if name in _MAKES:
                 made = _MAKES[name](self, argument)
@@ -81,7 +82,7 @@ class Machine:
     def set_items(self, items: list[Any]) -> None:
         """Keys and values in turn, into the dictionary on top of the stack."""
         target = self.stack[-1]
-        if type(target) not in (dict, OrderedDict):
+        if type(target) not in (dict, OrderedDict, Counter):
             raise FormatError(f"items for a {type(target).__name__}, expected a dictionary")
         target.update(_pairs(items))
 
@@ -98,6 +99,13 @@ class Machine:
         if not isinstance(function, Function) or type(arguments) is not tuple:
             raise FormatError(f"a call of {brief(function)}, which is no function")
         return function.call(*arguments)
+
+    def copy(self, value: Any) -> None:
+        """Counts a copy of a container or text. Raises FormatError where all of them are more than their steps and the
+        pickle's texts could need: each is meant to be made once."""
+        self.copied += len(value)
+        if self.copied > self.steps + self.read:
+            raise FormatError("containers that are made of others again and again")
 
     def ordered_dict(self, pairs: Any = ()) -> OrderedDict:
         """An OrderedDict, of a list of pairs as Python 2 wrote it. Each pair took a step to make: more copies than

@@ -26,8 +26,9 @@ def torch_load(path: str | os.PathLike | IO[bytes]) -> Any:
     """The object that torch.save wrote, with its tensors as Tensors; nothing from the file is executed. A file by its
     path is memory-mapped, one that is open is read, from its position on.
 
-    Only tensors, OrderedDicts and Python's plain containers and scalars are understood: a file that names anything else
-    raises FormatError naming it, as truncated and corrupt files do.
+    Only tensors, their types, devices (as PyTorch's names), OrderedDicts, Counters and Python's plain containers and
+    scalars are understood: a file that names anything else raises FormatError naming it, as truncated and corrupt files
+    do.
     """
     file = MappedFile.open(path)
     if file.data[:4].tobytes() == b"PK\x03\x04":

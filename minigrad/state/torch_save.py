@@ -1,11 +1,12 @@
 """Writes PyTorch's checkpoints: `torch.load` reads them, and so does `torch_load`."""
 from __future__ import annotations
 
+import codecs
 import math
 import os
 import pickle
 import zipfile
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from contextlib import nullcontext
 from io import BytesIO
 from pathlib import Path
@@ -41,6 +42,9 @@ class _Storage(NamedTuple):
 
 
 _REBUILD = _Name("torch._utils", "_rebuild_tensor_v2")
+_REBUILD_OF_BYTES = _Name("torch._utils", "_rebuild_tensor_v3")
+_PLAIN: tuple[Any, ...] = (OrderedDict, Counter, set, frozenset, bytes, bytearray, codecs.encode)
+"""What names in a file may stand for; old protocols write bytes as text and codecs.encode."""
 
 
 _Python: Any = pickle._Pickler  # which can write names of what is not installed
@@ -55,26 +59,28 @@ class _Pickler(_Python):
         if not isinstance(value, _Storage):
             return None
         tensor = value.tensor
-        if tensor.dtype not in _STORAGES:
-            raise FormatError(f"[save] expected types that PyTorch's files have, got {tensor.dtype}")
         self.tensors.append(tensor)
         key, count = str(len(self.tensors) - 1), math.prod([evaluate(n, {}) for n in tensor.shape])
+        if tensor.dtype not in _STORAGES:
+            return "storage", _Name("torch.storage", "UntypedStorage"), key, "cpu", count * tensor.dtype.itemsize
         return "storage", _Name("torch", _STORAGES[tensor.dtype]), key, "cpu", count
 
     def reducer_override(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return NotImplemented
         shape, strides = ([evaluate(n, {}) for n in sizes] for sizes in (value.shape, value.stride()))
-        return _REBUILD, (_Storage(value), 0, tuple(shape), tuple(strides), value.requires_grad, OrderedDict())
+        facts: tuple[Any, ...] = _Storage(value), 0, tuple(shape), tuple(strides), value.requires_grad, OrderedDict()
+        return (_REBUILD, facts) if value.dtype in _STORAGES else (_REBUILD_OF_BYTES, (*facts, value.dtype, None))
 
     def save(self, value: Any, save_persistent_id: bool = True) -> None:
+        value = _Name("torch", value.name) if isinstance(value, dtypes.DType) else value
         if isinstance(value, _Name):
             self.write(b"c%b\n%b\n" % (value.module.encode(), value.name.encode()))
         else:
             super().save(value, save_persistent_id)
 
     def save_global(self, value: Any, name: str | None = None) -> None:
-        if value is not OrderedDict:
+        if value not in _PLAIN:
             raise FormatError(f"[save] expected tensors and numbers in plain containers, got {value!r}; save "
                               "state_dict() of a model or an optimizer")
         super().save_global(value, name)

@@ -372,6 +372,49 @@ def test_torch_load_of_files_by_torch(tmp_path: Path, zipped: bool) -> None:
         np.testing.assert_array_equal(loaded[name].numpy(), tensor.detach().numpy())
 
 
+def test_what_else_is_in_files_of_torch(tmp_path: Path) -> None:
+    """Types, devices, sets, counts, bytes and unsigned integers, of any protocol, both ways."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    plain = {"set": {1, "a"}, "frozen": frozenset([2.5]), "none": set(), "counts": collections.Counter("abca"),
+             "bytes": b"\x00\xff", "no bytes": b"", "array": bytearray(b"a\xfe"), "deep": [{(1, 2): b"x"}, {3: {4}}]}
+    unsigned = {f"uint{n}": np.array([[1, 2**n - 1], [3, 4]]).astype(f"uint{n}") for n in (16, 32)}
+    given = {**plain, "device": torch.device("cuda", 1), "cpu": torch.device("cpu"), "dtype": torch.bfloat16,
+             **{name: torch.from_numpy(a) for name, a in unsigned.items()}}
+    for protocol in (2, 3, 4):
+        torch.save(given, tmp_path / "a.pth", pickle_protocol=protocol)
+        loaded = torch_load(tmp_path / "a.pth")
+        assert {name: loaded[name] for name in plain} == plain
+        assert [type(loaded[name]) for name in plain] == [type(v) for v in plain.values()]
+        assert (loaded["device"], loaded["cpu"], loaded["dtype"]) == ("cuda:1", "cpu", bfloat16)
+        for name, array in unsigned.items():
+            assert loaded[name].dtype.name == name and loaded[name].tolist() == array.tolist()
+    torch_save({**plain, "dtype": bfloat16, **{name: Tensor(a) for name, a in unsigned.items()}}, tmp_path / "b.pth")
+    back = torch.load(tmp_path / "b.pth", weights_only=False)
+    assert {name: back[name] for name in plain} == plain and back["dtype"] is torch.bfloat16
+    again = torch_load(tmp_path / "b.pth")
+    assert {name: again[name] for name in plain} == plain and again["dtype"] is bfloat16
+    for name, array in unsigned.items():
+        assert back[name].tolist() == again[name].tolist() == array.tolist() and back[name].dtype is given[name].dtype
+
+
+@pytest.mark.parametrize("module, name, arguments", [
+    ("builtins", "set", ("abc",)), ("builtins", "set", ([[1]],)), ("collections", "Counter", ([1, 2],)),
+    ("_codecs", "encode", ("a", "rot13")), ("_codecs", "encode", (1, "latin1")), ("builtins", "bytearray", (10**9,)),
+    ("torch", "device", (3,)), ("torch", "device", ("cpu", -1)), ("torch", "device", ("x" * 1000,)),
+    ("torch._utils", "_rebuild_tensor_v3", (1, 0, (1,), (1,), False, None, 2, None))])
+def test_plain_values_that_are_none(tmp_path: Path, module: str, name: str, arguments: tuple) -> None:
+    write_torch_zip(tmp_path / "a.pth", {"a": Call(Ref(module, name), arguments)})
+    with pytest.raises(FormatError, match="corrupt"):
+        torch_load(tmp_path / "a.pth")
+
+
+def test_copies_of_one_container_are_limited(tmp_path: Path) -> None:
+    many = list(range(1000))
+    write_torch_zip(tmp_path / "a.pth", [many, *[Call(Ref("builtins", "set"), (many,)) for _ in range(1000)]])
+    with pytest.raises(FormatError, match="again and again"):
+        torch_load(tmp_path / "a.pth")
+
+
 MALICIOUS = [("os", "system", ("touch {}",)), ("builtins", "eval", ("open({!r}, 'w')",)),
              ("posix", "system", ("touch {}",)), ("builtins", "getattr", (1, "real")), ("torch", "load", ("x",)),
              ("torch.storage", "_load_from_bytes", (b"",)), ("minigrad.state.torch_pickle", "os", ()),
