@@ -1,27 +1,18 @@
 """Sorting and searching: sort, argsort, topk, kthvalue, median, searchsorted, bucketize.
 
-Every element gets an integer key of the same order, NaN last and -0.0 equal to 0.0, and below it in one int64 its
-place, so that no two are equal and the order is stable. Blocks of `_BLOCK` are put in order by counting, for each
-element, those before it; two runs in order become one by binary searches of each element in the other run, all at once.
-That is some `n * (_BLOCK + log2(n)**2)` comparisons in about `4 * log2(n / _BLOCK)` kernels of one loop each. (A
-network of compare-and-exchange would be log2(n)**2 / 2 kernels.) Keys of 64 bits are put in order twice, by their lower
-and then their upper half. None of this has a gradient: values are gathered by the order that was found, and gradients
+`ops/ordering.py` says how. None of this has a gradient: values are gathered by the order that was found, and gradients
 go back the same way.
 """
 from __future__ import annotations
 
 from typing import Any, Self
 
-from minigrad.dtype import float64, int32, int64, promote, uint32, uint64
+from minigrad.dtype import int32, promote
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import Base, as_axis, as_count, as_tensor
 from minigrad.mixins.reduce import Extreme
 from minigrad.ops import build as B
-
-_BLOCK = 256
-_STEPS = 9  # of a binary search in one kernel
-_LOWER = 0xFFFFFFFF
-_LAST = int(int64.max)  # after every key
+from minigrad.ops import ordering
 
 
 class OrderingMixin(Base):
@@ -150,10 +141,9 @@ class OrderingMixin(Base):
         if n == 0 or 0 in values.shape:
             return self.zeros(*values.shape, dtype=int32, device=self.device)
         common = promote(self.dtype, values.dtype)
-        runs, wanted = self.cast(common)._keys(), values.cast(common)._keys()
-        runs = runs.pad((0, _power_of_two(n) - n), value=runs.dtype.max).contiguous()
-        flat = wanted.flatten() if self.ndim == 1 else wanted
-        return runs._count_before(flat, right or side == "right").minimum(n).reshape(*values.shape)
+        wanted = values.flatten() if self.ndim == 1 else values
+        found = ordering.search(self.cast(common).node, wanted.cast(common).node, right or side == "right")
+        return self._wrap(found).reshape(*values.shape)
 
     def bucketize(self, boundaries: Any, right: bool = False, *, out_int32: bool = True) -> Self:
         """The bucket of each element among sorted boundaries [n], 0..n as int32: `boundaries.searchsorted(x, right)`.
@@ -194,90 +184,5 @@ class OrderingMixin(Base):
         if 0 in shape or n == 1:
             return self.zeros(*shape, dtype=int32, device=self.device)
         x = self._wrap(self.node).transpose(a, -1)
-        keys = x.reshape(B.numel(x.shape[:-1]), n)._keys()
-        order = (keys.bitwise_not() if descending else keys)._order_of_keys(keep)
+        order = self._wrap(ordering.order(x.reshape(B.numel(x.shape[:-1]), n).node, bool(descending), keep))
         return order.reshape(*x.shape[:-1], keep).transpose(a, -1)
-
-    def _keys(self) -> Self:
-        """int32 or int64 of the same order: NaN is the largest, and -0.0 equals 0.0."""
-        kind = self.dtype
-        if not kind.is_float:
-            if kind is uint32 or kind is uint64:
-                signed = int32 if kind is uint32 else int64
-                return self.bitcast(signed).bitwise_xor(int(signed.min))
-            return self if kind is int64 else self.cast(int32)
-        x = self.cast(kind.compute)
-        whole = int64 if x.dtype is float64 else int32
-        bits = x.eq(0).where(0, x).bitcast(whole)
-        upward = (bits < 0).where(bits.bitwise_xor(int(whole.max)), bits)
-        return x.isnan().where(int(whole.max), upward)
-
-    def _order_of_keys(self, keep: int) -> Self:
-        """Of keys [rows, n]: the places of the `keep` smallest, in order, [rows, keep]."""
-        if self.dtype is int32:
-            return self._with_places()._sorted(keep)._places()
-        lower = self.bitwise_and(_LOWER) + int(int32.min)
-        first = lower._with_places()._sorted(self._known_length("sort", 1))._places().contiguous()
-        upper = self.rshift(32)._gather(1, first)
-        return first._gather(1, upper._with_places()._sorted(keep)._places())
-
-    def _with_places(self) -> Self:
-        """Keys of the range of int32 in the upper half, and places in the lower half of an int64."""
-        return self.cast(int64).lshift(32).bitwise_or(type(self).arange(self.shape[1], device=self.device).cast(int64))
-
-    def _places(self) -> Self:
-        return self.bitwise_and(_LOWER).cast(int32)
-
-    def _sorted(self, keep: int) -> Self:
-        """Distinct int64 [rows, n] in order, the first `keep` of them."""
-        rows, n = self.shape[0], self._known_length("sort", 1)
-        if n <= _BLOCK:
-            return self._sorted_by_counting()._cut(1, 0, keep)
-        run = min(_BLOCK, _power_of_two(keep))
-        again = 4 * run <= _BLOCK  # so little is kept of each block that what is left is put into blocks again
-        blocks = -(-n // _BLOCK) if again else _power_of_two(n) // _BLOCK
-        runs = self.pad((0, blocks * _BLOCK - n), value=_LAST).reshape(rows * blocks, _BLOCK)
-        runs = runs._sorted_by_counting()._cut(1, 0, run)
-        if again:
-            return runs.reshape(rows, blocks * run)._sorted(keep)
-        while blocks > 1:
-            blocks //= 2
-            merged = runs.reshape(rows * blocks, 2, run)._merged()
-            run = min(2 * run, _power_of_two(keep))
-            runs = merged._cut(1, 0, run)
-        return runs._cut(1, 0, keep)
-
-    def _sorted_by_counting(self) -> Self:
-        """[rows, n] in order: each element goes to the place that is the number of those before it."""
-        keys = self.contiguous()
-        return keys._put((keys.unsqueeze(-2) < keys.unsqueeze(-1)).sum(-1, dtype=int32))
-
-    def _merged(self) -> Self:
-        """[rows, 2, m], two runs in order, as one [rows, 2 * m]."""
-        keys = self.contiguous()
-        rows, _, m = keys.shape
-        before = keys.flip(1)._count_before(keys) + type(self).arange(m, device=self.device)
-        return keys.reshape(rows, 2 * m)._put(before.reshape(rows, 2 * m))
-
-    def _put(self, places: Self) -> Self:
-        """[rows, n] at other places of their rows. Those that share a place are padding, of which there is enough."""
-        filler = self.full(self.shape, _LAST, dtype=int64, device=self.device)
-        return filler._scatter(1, places.contiguous(), self, "set")
-
-    def _count_before(self, wanted: Self, equal: bool = False) -> Self:
-        """For each of `wanted` [..., k], how many of [..., n] in order are less (or equal), int32; n is a power of two.
-        """
-        axis, step, count = self.ndim - 1, self._known_length("searchsorted", self.ndim - 1), 0
-        found = self.zeros(*wanted.shape, dtype=int32, device=self.device)
-        while step:
-            half = step // 2
-            probe = self._gather(axis, found + (half - 1 if half else 0))
-            found = found + (probe <= wanted if equal else probe < wanted).where(max(half, 1), 0)
-            step, count = half, count + 1
-            found = found.contiguous() if step and count % _STEPS == 0 else found
-        return found
-
-
-def _power_of_two(n: int) -> int:
-    """The smallest one of at least n."""
-    return 1 << max(n - 1, 0).bit_length()

@@ -14,6 +14,7 @@ from minigrad.ops.inverse import INVERSES
 from minigrad.ops.movement import MOVEMENT
 from minigrad.ops.node import Node, apply, toposort
 from minigrad.ops.op import Op
+from minigrad.ops.ordering import ORDERINGS
 from minigrad.ops.powers import POWER
 from minigrad.ops.products import PRODUCTS
 from minigrad.ops.reduce import REDUCE
@@ -22,6 +23,6 @@ from minigrad.ops.storage import STORAGE
 OPS: dict[str, Op] = {op.name: op for op in (*STORAGE, *ELEMENTWISE, *REDUCE, *MOVEMENT, *INDEXED, ATTENTION,
                                              ATTENTION_SUMS, ATTENTION_GRADIENT, *FUNCTIONS, *CROSS_ENTROPIES,
                                              *INVERSES, *GAMMAS, GCD, POWER, EIGEN, *DECOMPOSITIONS, *FACTORS,
-                                             *PRODUCTS)}
+                                             *ORDERINGS, *PRODUCTS)}
 
 __all__ = ["OPS", "Node", "Op", "apply", "toposort"]
