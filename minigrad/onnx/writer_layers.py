@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from string import ascii_letters
 
 import numpy as np
+from onnx import helper
 
+from minigrad.dtype import DType, bool_, float64, int32, uint64
 from minigrad.expr import Index, bounds
 from minigrad.onnx.writer import Rule, Writer, carrier
 from minigrad.onnx.writer_elements import converted
@@ -17,6 +19,7 @@ from minigrad.onnx.writer_shapes import unwindow, window
 from minigrad.ops import build
 from minigrad.ops import functions as F
 from minigrad.ops import movement as M
+from minigrad.ops import ordering as O
 from minigrad.ops import products as P
 from minigrad.ops import reduce as R
 from minigrad.ops.attention import ATTENTION, attention_by_table
@@ -227,6 +230,52 @@ def _as_matmul(w: Writer, names: list[str], terms: list[str]) -> str | None:
     return w.transpose(w.op("MatMul", left, right), [made.index(c) for c in out])
 
 
+# Orders
+
+
+def _order(w: Writer, node: Node) -> str:
+    """TopK, of equal numbers the first; it says nothing of NaN, the largest number here."""
+    dtype, largest, keep = node.inputs[0].dtype, int(node.params["descending"]), node.params["keep"]
+    x = w.of(node)
+    if not dtype.is_float:
+        return w.cast(_topk(w, _comparable(w, x, dtype), keep, largest), int32)
+    nan, above = w.op("IsNaN", x), w.constant(np.inf, np.float64)
+    if dtype is not float64:  # in float64 there is room behind infinity
+        most = w.constant(1e300, np.float64)
+        x = w.op("Clip", w.cast(x, float64), w.op("Neg", most), most)
+        return w.cast(_topk(w, w.op("Where", nan, above, x), keep, largest), int32)
+    first = _topk(w, w.op("Where", nan, above, x), int(node.inputs[0].shape[1]), largest)
+    last = w.op("GatherElements", w.cast(nan, int32), first, axis=1)
+    return w.cast(w.op("GatherElements", first, _topk(w, last, keep, largest), axis=1), int32)
+
+
+def _topk(w: Writer, x: str, count: int, largest: int) -> str:
+    """The places of the largest or smallest numbers of rows."""
+    values, places = w.fresh("topk"), w.fresh("topk")
+    w.nodes.append(helper.make_node("TopK", [x, w.constant([count], np.int64)], [values, places], values, axis=1,
+                                    largest=largest))
+    return places
+
+
+def _comparable(w: Writer, x: str, dtype: DType) -> str:
+    """Integers in a type that is compared, and in their order."""
+    if dtype is bool_:
+        return w.cast(x, int32)
+    return w.op("Add", x, w.constant(np.iinfo(np.int64).min, np.int64)) if dtype is uint64 else x
+
+
+def _search(w: Writer, node: Node) -> str:
+    """How many elements are before each value, counted one by one; NaN is the largest number."""
+    dtype, right = node.inputs[0].dtype, node.params["right"]
+    runs, values = (w.op("Unsqueeze", _comparable(w, w.values[i], dtype), w.constant([axis], np.int64))
+                    for i, axis in zip(node.inputs, (-2, -1), strict=True))
+    before = w.op("LessOrEqual" if right else "Less", runs, values)
+    if dtype.is_float:
+        last = w.op("IsNaN", values)
+        before = w.op("Or", before, last if right else w.op("And", last, w.op("Not", w.op("IsNaN", runs))))
+    return w.op("ReduceSum", w.cast(before, int32), w.constant([-1], np.int64), keepdims=0)
+
+
 # Rewriting
 
 
@@ -257,6 +306,7 @@ KEPT: dict[Op, tuple[Callable[[Node], bool], Rule]] = {
     F.LOG_SOFTMAX: (_over_one_axis, _along("LogSoftmax")), F.STANDARDIZE: (_is_layer_norm, _layer_norm),
     P.MATMUL: (lambda node: node.params["wide"].is_float or node.params["wide"].name == "int32", _matmul),
     P.CONV: (_is_conv, _conv), P.CONV_GRADIENT_X: (_is_conv_transpose, _conv_gradient_x),
+    O.ORDER: (lambda node: True, _order), O.SEARCH: (lambda node: True, _search),
 }
 """Composites that stay one node where the function says so."""
 

@@ -86,9 +86,8 @@ def test_elementwise_of_floats(dtype: Any) -> None:
 def test_divisions_of_floats_are_exact(dtype: Any) -> None:
     """//, % and fmod beside fractions, quotients from far below 1 to beyond the type's digits, and special numbers."""
     rng, kind = RNG(3), np.finfo(dtype)
-    ends = (1e-3, 1e3) if dtype is np.float16 else (1e-6, 1e8)
-    x, y = (np.exp(rng.uniform(*np.log(ends), 400)).astype(dtype) * rng.choice([-1, 1], 400).astype(dtype)
-            for _ in range(2))
+    least, most = (-3, 3) if dtype is np.float16 else (-6, 8)
+    x, y = ((10 ** rng.uniform(least, most, 400) * rng.choice([-1, 1], 400)).astype(dtype) for _ in range(2))
     x[:40], y[:40] = np.arange(1, 41), 0.1
     x[40:80], y[40:80] = np.arange(-40, 0), 0.3
     quotients = [Fraction(float(a)) / Fraction(float(b)) for a, b in zip(x, y, strict=True)]
@@ -174,6 +173,38 @@ def test_assignment() -> None:
         return z
 
     check(f, floats(4, 6), Tensor(np.ones((2, 3), np.float32)).realize())
+
+
+def ordered(x: Tensor) -> list[Tensor]:
+    bounds = x.sort(1)[0]
+    found = [*x.sort(1), *x.sort(0, descending=True), x.argsort(-1), *x.topk(3, 1), *x.topk(2, 0, largest=False),
+             x.median(), *x.median(dim=1), *x.kthvalue(2, 1), *x.mode(1), x.msort(), bounds.searchsorted(x),
+             bounds.searchsorted(x, right=True), x.bucketize(bounds[0])]
+    return [*found, x.nanmedian(), x.quantile(0.3, 1)] if x.dtype.is_float else found
+
+
+@pytest.mark.usefixtures("on_numpy")
+@pytest.mark.parametrize("kind", "float32 float16 float64 int32 int64 uint8 uint32 uint64 bool".split())
+def test_orders(kind: str) -> None:
+    """With ties, in which the first comes first, NaN of both signs, infinities and both zeros."""
+    dtype, odd = np.dtype(kind), [np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1.5, -2.5, 1e-7]
+    if dtype.kind == "f":
+        numbers = np.array(odd)
+    else:
+        limits = np.iinfo(dtype) if kind != "bool" else None
+        numbers = np.array([0, 1] if limits is None else [limits.min, limits.max, 0, 1, 2, 3, limits.max - 1], dtype)
+    x = Tensor(RNG(0).choice(numbers, (5, 9)).astype(dtype), dtype=kind).realize()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        found = check(ordered, x, tolerance=1e-6 if kind != "float16" else 4e-3, ours=kind not in ("uint64", "uint32"))
+    assert found["TopK"] and "ScatterElements" not in found
+    if kind == "float32":  # any number of rows, and rows longer than blocks are put in order
+        many, rows = Tensor(RNG(1).choice(numbers, (8, 700)).astype(np.float32)).realize(), Variable("rows", 1, 8)
+        written = export(lambda x: list(x.topk(40, 1)), many[:rows.bind(3)])
+        for count in (2, 7):
+            got = by_onnxruntime(written, {"x": many.numpy()[:count]})
+            for a, b in zip(got.values(), many[:count].topk(40, 1), strict=True):
+                np.testing.assert_array_equal(a, b.numpy())
 
 
 # Layers
