@@ -8,7 +8,7 @@ from typing import Any, Self
 from minigrad.dtype import bool_
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Index, product, prove_nonneg
-from minigrad.mixins.base import Base, as_number, as_tensor, broadcast_shapes
+from minigrad.mixins.base import Base, as_number, as_parameter, as_tensor, broadcast_shapes
 from minigrad.mixins.modes import modes
 from minigrad.ops.attention import attention
 
@@ -50,8 +50,10 @@ class AttentionMixin(Base):
         if grouped:
             query, key, value = _group_heads(query, key, value)
             attn_mask = None if attn_mask is None else _group_mask(attn_mask, query)
-        factor = 1 / math.sqrt(int(width)) if scale is None else as_number(
-            "scaled_dot_product_attention", "scale", scale)
+        scale = None if scale is None else as_parameter("scaled_dot_product_attention", "scale", scale)
+        if isinstance(scale, Base):
+            query, scale = query * scale, 1.0
+        factor = 1 / math.sqrt(int(width)) if scale is None else scale
         if window is not None and (not is_causal or type(window) is not int or window < 1):
             raise ShapeError(f"[scaled_dot_product_attention] expected a window of 1 or more keys with is_causal, got "
                              f"{window!r} and is_causal={is_causal}")
@@ -59,10 +61,12 @@ class AttentionMixin(Base):
         if window is not None and prove_nonneg(window - length - causal_offset):
             window = None  # no row sees more
         sees_all = not is_causal or (window is None and prove_nonneg(causal_offset + 1 - key.shape[-2]))
-        if softcap is not None and not as_number("scaled_dot_product_attention", "softcap", softcap) > 0:
+        softcap = None if softcap is None else as_number("scaled_dot_product_attention", "softcap", softcap)
+        if softcap is not None and not softcap > 0:
             raise ShapeError(f"[scaled_dot_product_attention] expected a softcap above 0, got {softcap}")
         if sinks is not None:
             sinks = _sinks_of(sinks, query, grouped)
+        dropout_p = as_number("scaled_dot_product_attention", "dropout_p", dropout_p)
         if not 0 <= dropout_p <= 1:
             raise ShapeError(f"[scaled_dot_product_attention] expected a dropout_p in 0..1, got {dropout_p}")
         drops = dropout_p > 0 and modes.now.training

@@ -144,12 +144,22 @@ def as_count(name: str, what: str, value: Any, least: int = 0) -> Any:
 
 
 def as_number(name: str, what: str, value: Any) -> Any:
-    """`value`, a number of Python, numpy or in a tensor of shape (), as a Python one. Raises DTypeError."""
+    """`value`, a number of Python, numpy or in a tensor of shape (), as a Python one. Raises DTypeError, for a tensor
+    whose gradient would end here, too."""
     if isinstance(value, (np.generic, Base)) and value.shape == ():
+        if isinstance(value, Base) and value.needs_grad and modes.now.grad_enabled:
+            raise DTypeError(f"[{name}] expected {what} as a number, got a tensor with requires_grad=True, to which no "
+                             "gradient goes here: give its .detach()")
         value = value.item()
     if isinstance(value, (bool, int, float)):
         return value
     raise DTypeError(f"[{name}] expected {what} as a number, got {value!r}")
+
+
+def as_parameter(name: str, what: str, value: Any) -> Any:
+    """`as_number`, or a tensor as it is where a gradient goes to it."""
+    wanted = isinstance(value, Base) and value.needs_grad and modes.now.grad_enabled
+    return value if wanted else as_number(name, what, value)
 
 
 def scalar_dtype(dtype: DType, value: Scalar | Index) -> DType:

@@ -3,8 +3,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import wraps
+from threading import get_ident
 from typing import Any, TypeVar, cast
 
+from minigrad.engine.observe import Observer, observing
 from minigrad.errors import MinigradError
 from minigrad.graph.blocks import block
 from minigrad.mixins.base import Base
@@ -15,18 +17,30 @@ T = TypeVar("T", bound=Base)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class _WithoutValues(Observer):
+    """Makes it an error to read values in this thread."""
+
+    def __init__(self) -> None:
+        self._thread = get_ident()
+
+    def asked(self) -> None:
+        if get_ident() == self._thread:
+            raise MinigradError("[block] expected no value on the host, as operands stand for any")
+
+
 def as_block(name: str, key: Hashable, function: Callable[..., Sequence[T]], *operands: T, detached: bool = False,
              ) -> tuple[T, ...]:
     """`function(*operands)`, as one Node per result with those of the gradient, rather than all that it is made of.
 
     `function` runs only where no Block of this `name` and `key` over operands of these types is known yet: all else
-    that its results depend on is part of `key`. It reads no values, draws no random numbers and assigns nothing. No
-    gradient goes through results that are `detached`, which those of a `name` all are or none.
+    that its results depend on is part of `key`. It draws no random numbers and assigns nothing; one that reads values
+    is no Block, but what it is made of. No gradient goes through results that are `detached`, which those of a `name`
+    all are or none.
     """
     kind = type(operands[0])
 
     def body(*nodes: Node) -> list[Node]:
-        with Within("autocast", None):  # it is found again by the types of its operands
+        with observing(_WithoutValues()), Within("autocast", None):  # it is found again by the types of its operands
             return [t.node for t in function(*[kind._wrap(n) for n in nodes])]
 
     parents = () if detached else operands if len(operands) == 1 else (  # those that matter to a handle
@@ -36,7 +50,7 @@ def as_block(name: str, key: Hashable, function: Callable[..., Sequence[T]], *op
         return tuple([kind._wrap(n, *parents) for n in nodes])
     except MinigradError:
         pass
-    return tuple(function(*operands))  # which raises that again: no traceback keeps what stood for the operands
+    return tuple(function(*operands))  # which may raise that again: no traceback keeps what stood for the operands
 
 
 def as_one_node(method: F) -> F:

@@ -210,7 +210,7 @@ class CreationMixin(Base):
         each of their elements, and `normal(mean, std, size)` takes two numbers and a shape as a list."""
         if len(shape) == 3 and isinstance(shape[2], (tuple, list)):
             mean, std, shape = shape[0], shape[1], (shape[2],)
-        elif any(isinstance(v, Base) for v in (*shape, mean, std)):
+        elif any(isinstance(v, Base) for v in shape or (mean, std)):
             mean, std, *_ = *shape, *(mean, std)[len(shape):]
             shapes = [v.shape for v in (mean, std) if isinstance(v, Base)]
             like = mean if isinstance(mean, Base) else std

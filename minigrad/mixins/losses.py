@@ -9,7 +9,7 @@ import warnings
 from typing import Any, Self
 
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import Base, as_axis, as_number, as_tensor, broadcast_shapes
+from minigrad.mixins.base import Base, as_axis, as_number, as_parameter, as_tensor, broadcast_shapes
 from minigrad.mixins.blocks import as_one_node
 from minigrad.mixins.ranges import check_indices
 from minigrad.mixins.rounding import rounded_once
@@ -33,7 +33,8 @@ class LossMixin(Base):
         one weighted by it.
         """
         given, target = target, as_tensor("cross_entropy", self._operand(target))
-        if not 0 <= as_number("cross_entropy", "label_smoothing", label_smoothing) <= 1:
+        label_smoothing = as_number("cross_entropy", "label_smoothing", label_smoothing)
+        if not 0 <= label_smoothing <= 1:
             raise ShapeError(f"[cross_entropy] expected a label_smoothing in 0..1, got {label_smoothing}")
         if not self.ndim:
             raise ShapeError("[cross_entropy] expected logits [N, C, ...] or [C], got shape []")
@@ -94,6 +95,7 @@ class LossMixin(Base):
         """Cross-entropy of logits with class indices along `axis`; rows labelled `ignore_index` do not count."""
         axis = as_axis("cross_entropy", axis, self.ndim)
         target = self._indices("cross_entropy", target, self.shape[axis], ignored=ignore_index)
+        label_smoothing = as_number("cross_entropy", "label_smoothing", label_smoothing)
         return self._class_cross_entropy(target, ignore_index, label_smoothing, reduction, axis)
 
     @as_one_node
@@ -171,7 +173,7 @@ class LossMixin(Base):
     @rounded_once
     def smooth_l1_loss(self, target: Any, reduction: str = "mean", beta: float = 1.0) -> Self:
         """d*d / (2 beta) of a distance d below beta, else d - beta/2 (Girshick 2015)."""
-        if as_number("smooth_l1_loss", "beta", beta) < 0:
+        if as_parameter("smooth_l1_loss", "beta", beta) < 0:
             raise ShapeError(f"[smooth_l1_loss] expected a beta of 0 or more, got {beta}")
         if beta == 0:
             return self.l1_loss(target, reduction)
@@ -181,7 +183,7 @@ class LossMixin(Base):
     @rounded_once
     def huber_loss(self, target: Any, reduction: str = "mean", delta: float = 1.0) -> Self:
         """d*d / 2 of a distance d up to delta, else delta * (d - delta/2) (Huber 1964)."""
-        if as_number("huber_loss", "delta", delta) <= 0:
+        if as_parameter("huber_loss", "delta", delta) <= 0:
             raise ShapeError(f"[huber_loss] expected a delta above 0, got {delta}")
         d = self._less("huber_loss", target).abs()
         return reduced((d <= delta).where(d * d * 0.5, (d - 0.5 * delta) * delta), reduction)
@@ -263,7 +265,7 @@ class LossMixin(Base):
                             eps: float = 1e-6, swap: bool = False, reduction: str = "mean") -> Self:
         """max(0, d(x, positive) - d(x, negative) + margin) with `pairwise_distance` d; `swap` takes the smaller of the
         negative's distances to both (Schroff et al. 2015)."""
-        if as_number("triplet_margin_loss", "margin", margin) <= 0:
+        if as_parameter("triplet_margin_loss", "margin", margin) <= 0:
             raise ShapeError(f"[triplet_margin_loss] expected a margin above 0, got {margin}")
         near, far = self.pairwise_distance(positive, p, eps), self.pairwise_distance(negative, p, eps)
         far = far.minimum(positive.pairwise_distance(negative, p, eps)) if swap else far

@@ -4,10 +4,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
-from minigrad.dtype import DType, promote
+from minigrad.dtype import DType, bool_, promote
 from minigrad.errors import ShapeError, quantity
 from minigrad.expr import Index, divides, product
-from minigrad.mixins.base import Base, as_axes, as_axis, as_count, as_index, as_number, as_shape, as_tensor, is_index
+from minigrad.mixins.base import (
+    Base,
+    as_axes,
+    as_axis,
+    as_count,
+    as_index,
+    as_parameter,
+    as_shape,
+    as_tensor,
+    is_index,
+)
 from minigrad.mixins.blocks import as_one_node
 from minigrad.mixins.rounding import rounded_once
 from minigrad.ops import build as B
@@ -128,7 +138,10 @@ class MovementMixin(Base):
         or None per axis. `mode`: 'constant', or 'reflect', 'replicate', 'circular' with pads no longer than the axis.
         As in PyTorch, 'constant' and 'circular' cut before they pad, the others pad with what is cut then, too.
         """
-        pairs, value = self._pads(padding), as_number("pad", "value", value)
+        pairs, value = self._pads(padding), as_parameter("pad", "value", value)
+        if isinstance(value, Base) and mode == "constant":
+            there = self.detach().ones_like(dtype=bool_).pad(padding)
+            return there.where(self.pad(padding), as_tensor("pad", value).cast(self.dtype))
         if mode != "constant":
             return self._pad_by_repeating(pairs, mode)
         cuts = [tuple([max(-p, 0) if isinstance(p, int) else 0 for p in pair]) for pair in pairs]

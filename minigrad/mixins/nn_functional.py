@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from minigrad.dtype import DType, promote
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import Base, as_axis, as_number
+from minigrad.mixins.base import Base, as_axis, as_number, as_parameter
 from minigrad.mixins.blocks import as_one_node
 from minigrad.mixins.modes import modes
 from minigrad.mixins.reduce import Axis
@@ -69,6 +69,7 @@ class NNMixin(Base):
         scale = wide.full((self.shape[axis],), 1, dtype=wide.dtype, device=self.device) if weight is None else weight
         shift = wide.full((self.shape[axis],), -0.0, dtype=wide.dtype, device=self.device) if bias is None else bias
         scale, shift = scale.cast(wide.dtype), shift.cast(wide.dtype)
+        eps = as_number("batch_norm", "eps", eps)
         y = self._wrap(functions.batch_norm(wide.node, scale.node, shift.node, axes, eps), wide, scale, shift)
         return y.cast(self._as_float().dtype)
 
@@ -80,7 +81,7 @@ class NNMixin(Base):
 
     def _dropped_channels(self, p: float, leading: int) -> Self:
         """`dropout` of whole planes: the axes behind the first `leading` ones are kept or not as one."""
-        if not 0 <= as_number("dropout", "p", p) <= 1:
+        if not 0 <= as_parameter("dropout", "p", p) <= 1:
             raise ShapeError(f"[dropout] expected a probability in 0..1, got {p!r}")
         if not modes.now.training or p == 0:
             return self
@@ -138,7 +139,7 @@ class NNMixin(Base):
         """softmax((x + g) / tau) along an axis, with g of Gumbel's distribution (Jang et al. 2017); `hard`: 1 at the
         largest and 0 elsewhere, with the gradient of the soft one."""
         noise = -(-(1 - self.rand(*self.shape, device=self.device)).log().minimum(-1e-30)).log()
-        soft = ((self + noise) * (1 / as_number("gumbel_softmax", "tau", tau))).softmax(dim)
+        soft = ((self + noise) * (1 / as_parameter("gumbel_softmax", "tau", tau))).softmax(dim)
         if not hard:
             return soft
         a = as_axis("gumbel_softmax", dim, self.ndim)

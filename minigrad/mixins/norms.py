@@ -6,7 +6,7 @@ from typing import Any, Self, TypeVar
 
 from minigrad.dtype import DType, to_dtype
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import Base, as_axes, as_axis, as_number, as_tensor, broadcast_shapes
+from minigrad.mixins.base import Base, as_axes, as_axis, as_number, as_parameter, as_tensor, broadcast_shapes
 from minigrad.mixins.reduce import Axis
 from minigrad.mixins.rounding import rounded_once
 
@@ -23,6 +23,7 @@ class NormMixin(Base):
         """(sum |x|**p)**(1/p) over axes, of all without them; p may be infinite, and 0 counts what is not 0. 'fro' is
         2, and 'nuc' the sum of the singular values of a matrix, or of those over two axes."""
         dim = axis if dim is None else dim
+        p = as_number("norm", "p", p) if isinstance(p, Base) else p
         if p == "nuc":
             axes: Any = tuple(range(self.ndim)) if dim is None else dim
             return matrix_norm("norm", self, "nuc", axes, keepdim, dtype)
@@ -56,7 +57,7 @@ class NormMixin(Base):
     def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Self:
         """x over its norm along an axis, which is no less than `eps`."""
         a, x = as_axes("normalize", dim, self.ndim), self._as_float()
-        return x / x._norm("normalize", p, a, True).maximum(as_number("normalize", "eps", eps))
+        return x / x._norm("normalize", p, a, True).maximum(as_parameter("normalize", "eps", eps))
 
     @rounded_once
     def cosine_similarity(self, other: Self, dim: int = 1, eps: float = 1e-8) -> Self:
@@ -66,7 +67,7 @@ class NormMixin(Base):
         shape = broadcast_shapes("cosine_similarity", self.shape, other.shape)
         a = as_axis("cosine_similarity", dim, max(len(shape), 1))
         x, y = self.expand(*shape)._as_float(), other.expand(*shape)._as_float()
-        least = as_number("cosine_similarity", "eps", eps)
+        least = as_parameter("cosine_similarity", "eps", eps)
         lengths = x._norm("norm", 2, a, False).maximum(least) * y._norm("norm", 2, a, False).maximum(least)
         return (x * y).sum(a) / lengths
 
@@ -107,7 +108,7 @@ class NormMixin(Base):
         """With slices along an axis whose p-norm is larger than `maxnorm` scaled down to it."""
         a, x = as_axis("renorm", dim, self.ndim), self._as_float()
         rest = tuple([i for i in range(self.ndim) if i != a])
-        most = as_number("renorm", "maxnorm", maxnorm)
+        most = as_parameter("renorm", "maxnorm", maxnorm)
         if most < 0 or as_number("renorm", "p", p) <= 0:
             raise ShapeError(f"[renorm] expected p above 0 and maxnorm of 0 or more, got {p} and {maxnorm}")
         size = x._norm("renorm", p, rest, True) if rest else x.abs()

@@ -223,7 +223,8 @@ class PartsMixin(Base):
         first, last = (as_number("logspace", "start and stop", v) for v in (start, stop))
         if to_dtype(dtype).is_int:
             first, last = int(first), int(last)
-        values = float(base) ** np.linspace(first, last, as_count("logspace", "steps", steps))
+        base = float(as_number("logspace", "base", base))
+        values = base ** np.linspace(first, last, as_count("logspace", "steps", steps))
         made = cls._from_data(values.astype(np.float32), None, cls._device(device)) if to_dtype(dtype) is float32 else \
             cls._from_data(values, None, cls._device(device)).cast(dtype)
         return made._set_requires_grad(requires_grad)
@@ -237,6 +238,7 @@ class PartsMixin(Base):
     def hamming_window(cls, window_length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46,
                        **options: Any) -> Self:
         """alpha - beta * cos(2 pi k / N), as `hann_window`."""
+        alpha, beta = as_number("hamming_window", "alpha", alpha), as_number("hamming_window", "beta", beta)
         return cls._window("hamming_window", window_length, periodic, lambda t: alpha - beta * np.cos(t), options)
 
     @classmethod

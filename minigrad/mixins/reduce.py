@@ -208,12 +208,12 @@ class ReduceMixin(Base):
 
     def layernorm(self, axis: Axis = -1, eps: float = 1e-5) -> Self:
         """(x - mean) / sqrt(var + eps) over the axes; half types compute in float32."""
-        axes = as_axes("layernorm", axis, self.ndim)
+        axes, eps = as_axes("layernorm", axis, self.ndim), as_number("layernorm", "eps", eps)
         return self._normalise(lambda node: functions.standardize(node, axes, eps))
 
     def rms_norm(self, axis: Axis = -1, eps: float = 1e-6) -> Self:
         """x / sqrt(mean(x*x) + eps) over the axes; half types compute in float32."""
-        axes = as_axes("rms_norm", axis, self.ndim)
+        axes, eps = as_axes("rms_norm", axis, self.ndim), as_number("rms_norm", "eps", eps)
         return self._normalise(lambda node: functions.rms_norm(node, axes, eps))
 
     def rmsnorm(self, eps: float = 1e-6, axis: Axis = -1) -> Self:

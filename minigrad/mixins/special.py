@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from minigrad.dtype import bool_, float32, promote
 from minigrad.errors import DTypeError
-from minigrad.mixins.base import Base, as_number, scalar_dtype
+from minigrad.mixins.base import Base, as_number, as_parameter, scalar_dtype
 from minigrad.mixins.rounding import rounded_once
 from minigrad.ops import build as B
 from minigrad.ops import functions, inverse
@@ -175,7 +175,7 @@ class SpecialMixin(Base):
     def logit(self, eps: float | None = None) -> Self:
         """log(x / (1 - x)), of x held within eps..1-eps if there is one."""
         x = self._as_float()
-        x = x if eps is None else x.clip(eps, 1 - as_number("logit", "eps", eps))
+        x = x if eps is None else x.clip(eps, 1 - as_parameter("logit", "eps", eps))
         return (x / (1 - x)).log()
 
     def _root(self) -> Self:

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from minigrad.dtype import bool_
-from minigrad.mixins.base import as_position, as_tensor
+from minigrad.mixins.base import as_number, as_position, as_tensor
 from minigrad.ops.functions import passed
 from minigrad.tensor import Tensor
 
@@ -27,11 +27,12 @@ def renormed(name: str, table: Tensor, index: Tensor, max_norm: float | None, no
     table itself changes, and no gradient knows of it. None leaves all as they are."""
     if max_norm is None:
         return
+    most = as_number(name, "max_norm", max_norm)
     rows = as_tensor(name, table).detach()
     places = rows._indices(name, index, rows.shape[0]).flatten()
     named = Tensor.zeros(rows.shape[0], dtype=bool_, device=rows.device)
     named = named.scatter(0, places, True)
-    table.data.copy_(named.unsqueeze(-1).where(rows.renorm(norm_type, 0, max_norm), rows))
+    table.data.copy_(named.unsqueeze(-1).where(rows.renorm(norm_type, 0, most), rows))
 
 
 def by_frequency(rows: Tensor, index: Tensor, count: int) -> Tensor:
