@@ -5,6 +5,7 @@
     MINIGRAD_CPU            processor to compile for: native, or x86-64-v2, -v3 (AVX2), -v4 (AVX-512) as an older one
                             would get it; of the whole process                                             (native)
     MINIGRAD_CACHE          folder of compiled programs and fetched models      ($XDG_CACHE_HOME or ~/.cache, /minigrad)
+                            it is code: not used where others than this user and root may write (runtime/own_files.py)
     MINIGRAD_DISK_CACHE     1: keep compiled programs on disk                                              (1)
     MINIGRAD_CACHE_MB       size limit of the compiled programs on disk                                    (512)
     MINIGRAD_WEIGHTS_MB     size limit of repacked weights on disk, 0: none are kept                       (8192)
@@ -145,8 +146,9 @@ def from_environment(env: Mapping[str, str]) -> Config:
     """The Config that these variables ask for. Raises ConfigError that names the variable and what is allowed."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     cores = min(cores, max(1, (os.cpu_count() or 1) // processes(env).local_size))
-    home = Path(env.get("XDG_CACHE_HOME") or Path(env.get("HOME") or Path.home()) / ".cache")
-    values: dict[str, Any] = {"threads": min(cores, 1024), "cache_dir": home / "minigrad"}
+    values: dict[str, Any] = {"threads": min(cores, 1024)}
+    if not env.get("MINIGRAD_CACHE", "").strip():
+        values["cache_dir"] = Path(env.get("XDG_CACHE_HOME") or _home(env) / ".cache") / "minigrad"
     for variable, (field, read) in _VARIABLES.items():
         text = env.get(variable, "").strip()
         if text:
@@ -157,6 +159,14 @@ def from_environment(env: Mapping[str, str]) -> Config:
         named = {field: variable for variable, (field, _) in _VARIABLES.items()}
         culprit = next((f"{v}={env[v]} " for f, v in named.items() if v in env and f in str(error)), "")
         raise ConfigError(f"{error} ({culprit}from the environment)") from None
+
+
+def _home(env: Mapping[str, str]) -> Path:
+    try:
+        return Path(env.get("HOME") or Path.home())
+    except RuntimeError:
+        raise ConfigError("[config] expected HOME, XDG_CACHE_HOME or MINIGRAD_CACHE to name a folder, got none of them "
+                          "and a user without a home") from None
 
 
 def _boolean(variable: str, text: str) -> bool:
@@ -175,7 +185,11 @@ def _path(variable: str, text: str) -> Path:
     if text.lower() in _TRUE + _FALSE:
         hint = "; MINIGRAD_DISK_CACHE=0 keeps nothing on disk" if variable == "MINIGRAD_CACHE" else ""
         raise ConfigError(f"[config] expected {variable} to be a folder, got {text!r}{hint}")
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"[config] expected {variable} to be a folder, got {text!r}, where "
+                          f"{Path(text).parts[0]} has no home on this system") from None
 
 
 _UNITS = {"": 1, **{f"{p}B": 1000**k for k, p in enumerate(("", "K", "M", "G", "T"))},

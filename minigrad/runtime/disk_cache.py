@@ -2,8 +2,8 @@
 
 An entry is one file, `<cache_dir>/programs/<kind>/<first two hex digits>/<sha256 of the key>`, written under another
 name and renamed, with a header that holds a checksum over kind, name and data. Anything else found under that name (cut
-short, changed, of another version) is a miss. Nothing is unpickled. A directory that cannot be written makes every call
-a miss or a no-op: the callers keep what they use in memory anyway.
+short, changed, of another version) is a miss. Nothing is unpickled. A folder that cannot be written, and one that
+others may write (own_files.py), makes every call a miss or a no-op: the callers keep what they use in memory anyway.
 """
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from typing import NamedTuple
 
 from minigrad import config
+from minigrad.runtime.own_files import is_own, make_own, open_own
 
 MAGIC = b"minigrad cache 2\n"
 HEADER_BYTES = len(MAGIC) + 32
@@ -42,7 +44,7 @@ def get(kind: str, key: str) -> bytes | None:
     if path is None:
         return None
     try:
-        with open(path, "rb") as f:
+        with open_own(path) as f:
             blob = f.read()
             age = time.time() - os.fstat(f.fileno()).st_mtime
     except OSError:
@@ -70,8 +72,8 @@ def put_named(kind: str, name: str, data: bytes) -> bool:
     number = next(_counter)
     temporary = f"{path}.{os.getpid()}.{number}.tmp"
     try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(temporary, "wb") as f:
+        make_own(os.path.dirname(path))
+        with open(temporary, "wb", opener=partial(os.open, mode=0o600)) as f:
             f.write(MAGIC + _checksum(kind, name, data) + data)
         os.replace(temporary, path)
     except OSError:
@@ -87,6 +89,8 @@ def entries() -> Iterator[Entry]:
     folder = os.path.join(config.current().cache_dir, FOLDER)
     for directory, folders, names in os.walk(folder):
         folders.sort()
+        if not is_own(directory):
+            continue
         kind = os.path.relpath(directory, folder).split(os.sep)[0]
         for name in sorted(names):
             if not name.endswith(".tmp"):
@@ -96,7 +100,7 @@ def entries() -> Iterator[Entry]:
 def read(entry: Entry) -> bytes | None:
     """The data of an entry; None if it is damaged or gone. Removes nothing."""
     try:
-        with open(entry.path, "rb") as f:
+        with open_own(entry.path) as f:
             return _checked(entry.kind, entry.name, f.read())
     except OSError:
         return None
@@ -145,8 +149,12 @@ def name_of(key: str) -> str:
 
 
 def _path(kind: str, name: str) -> str | None:
+    """The place of an entry; None where nothing is kept, or where others may write."""
     settings = config.current()
-    return os.path.join(settings.cache_dir, FOLDER, kind, name[:2], name) if settings.disk_cache else None
+    if not settings.disk_cache:
+        return None
+    folder = os.path.join(settings.cache_dir, FOLDER, kind, name[:2])
+    return os.path.join(folder, name) if is_own(folder) else None
 
 
 def _checked(kind: str, name: str, blob: bytes) -> bytes | None:

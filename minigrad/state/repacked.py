@@ -15,6 +15,7 @@ from pathlib import Path
 from minigrad.config import current
 from minigrad.errors import MinigradError
 from minigrad.ops.block_formats import FORMATS
+from minigrad.runtime.own_files import is_own, make_own, open_own
 from minigrad.state.quantized import QuantizedTensor
 from minigrad.state.safe import safe_load, safe_save
 from minigrad.tensor import Tensor
@@ -33,7 +34,11 @@ HEAD = 1 << 16
 def load(source: Path) -> dict[str, QuantizedTensor]:
     """The weights that were kept of a model file, by name; none where there are none, or damaged ones."""
     target = _target(source)
-    if target is None or not target.is_file():
+    if target is None or not target.is_file() or not is_own(target.parent):
+        return {}
+    try:
+        open_own(target).close()
+    except OSError:
         return {}
     found: dict[tuple[str, str, tuple[int, ...]], dict[int, Tensor]] = {}
     try:
@@ -60,11 +65,12 @@ def keep(source: Path, weights: Mapping[str, Tensor | QuantizedTensor]) -> None:
     if target is None or not LEAST <= size <= limit:
         return
     with suppress(OSError):
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_own(target.parent)
         if shutil.disk_usage(target.parent).free < 2 * size:
             return
         evict(limit - size)
         safe_save(parts, target)
+        target.chmod(0o600)
 
 
 def files() -> list[Path]:
