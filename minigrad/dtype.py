@@ -4,7 +4,7 @@ Promotion (`promote(a, b)`): equal types stay; bool gives way to anything; an in
 two floats give the wider one, float16 with bfloat16 gives float32; two integers of the same signedness give the wider
 one; signed with unsigned gives the signed type that holds both (uint64 with any signed type gives float32, as there is
 no wider integer). Python scalars are weak: bool, int and float keep the tensor's type when its kind can hold them, a
-float with an integer tensor gives float32.
+float with an integer tensor gives float32. An integer that int32, the usual type, does not hold gives int64.
 """
 from __future__ import annotations
 
@@ -145,6 +145,15 @@ PROMOTION: dict[tuple[DType, DType], DType] = {(a, b): _promote(a, b) for a in A
 def promote(a: DType, b: DType) -> DType:
     """The common type of two tensors' types, from the one table above."""
     return PROMOTION[a, b]
+
+
+def number_type(value: float) -> DType:
+    """The type of a Python number by itself: bool, float32, int32, or int64 or uint64 where only that holds it."""
+    if isinstance(value, bool):
+        return bool_
+    if isinstance(value, float):
+        return float32
+    return int32 if -1 << 31 <= value < 1 << 31 else uint64 if 1 << 63 <= value < 1 << 64 else int64
 
 
 def bfloat16_to_float32(raw: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 
 from minigrad import random
 from minigrad.config import config, current
-from minigrad.dtype import DType, float32, int32
+from minigrad.dtype import DType, float32
 from minigrad.engine.sharing import borrowed
 from minigrad.errors import ConfigError, DTypeError, ShapeError, SharingError
 from minigrad.kinds import (
@@ -157,8 +157,8 @@ def scalar_tensor(s: Any, *, dtype: DType | str = float32, device: str | None = 
     return Tensor.full((), s, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
-def randint(low: int, high: Any = None, size: Any = None, *, dtype: DType | str = int32, device: str | None = None,
-            requires_grad: bool | None = None) -> Tensor:
+def randint(low: int, high: Any = None, size: Any = None, *, dtype: DType | str | None = None,
+            device: str | None = None, requires_grad: bool | None = None) -> Tensor:
     """Integers in [low, high) of shape `size`: `randint(high, size)` or `randint(low, high, size)`."""
     if size is None:
         low, high, size = 0, low, high

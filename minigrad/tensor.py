@@ -17,6 +17,7 @@ from minigrad.engine.stats import stats
 from minigrad.engine.storage import buffer_node, leaf_of_type, next_id
 from minigrad.engine.transfer import download, leaf_of, wrap
 from minigrad.errors import CaptureError, DTypeError, MinigradError, ShapeError
+from minigrad.expr import Expr
 from minigrad.graph.autodiff import History
 from minigrad.graph.autodiff import gradient as gradient_nodes
 from minigrad.graph.trace import Trace, gradients, reaches_back, trace
@@ -28,6 +29,7 @@ from minigrad.mixins.memory import datas, pass_on
 from minigrad.mixins.modes import GradSwitch, Within, modes
 from minigrad.mixins.precision import follows_autocast
 from minigrad.ops import build as B
+from minigrad.ops.convert import held
 from minigrad.ops.identity import own
 from minigrad.ops.node import Node, apply, here, hooked, keep_history, next_serial
 from minigrad.ops.storage import ASSIGN, BUFFER, DETACH
@@ -198,7 +200,8 @@ class Tensor(AllMixins):
                 value = value.expand(*self.shape)
             node = B.cast(value.node, self.dtype)
         else:
-            node = B.full(value, self.shape, self.dtype, self.device)
+            number = value if isinstance(value, Expr) else held("assign", value, self.dtype.compute)
+            node = B.full(number, self.shape, self.dtype, self.device)
         self._rebind(B.assign(self.node, node), value if isinstance(value, Tensor) else self)
         return self
 

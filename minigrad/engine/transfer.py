@@ -9,20 +9,19 @@ from minigrad.dtype import (
     DType,
     bfloat16,
     bfloat16_to_float32,
-    bool_,
-    float32,
     float32_to_bfloat16,
     float64,
     int32,
-    int64,
+    number_type,
     to_dtype,
+    uint64,
 )
 from minigrad.engine.observe import dry_runs, observers
 from minigrad.engine.storage import allocate, buffer_node
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, evaluate
 from minigrad.ops import build as B
-from minigrad.ops.convert import convert
+from minigrad.ops.convert import convert, held, rounded
 from minigrad.ops.identity import own
 from minigrad.ops.node import Node
 from minigrad.runtime.device import Buffer
@@ -86,10 +85,8 @@ def leaf_of(data: Any, dtype: DType | None, device: str) -> Node:
     if isinstance(data, Expr):
         return own(B.const(data, dtype or int32, device))
     if isinstance(data, (bool, int, float)) and not isinstance(data, np.generic):
-        kind = bool_ if isinstance(data, bool) else float32 if isinstance(data, float) else int32
-        if kind is int32 and not -(1 << 31) <= data < 1 << 31:
-            kind = int64
-        return own(B.const(data, dtype or kind, device))
+        kind = dtype or number_type(data)
+        return own(B.const(held("Tensor", data, kind) if kind.is_int else data, kind, device))
     array = _as_array(data, dtype)
     array = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     kind = dtype or to_dtype(array.dtype)
@@ -113,13 +110,36 @@ def _as_array(data: Any, dtype: DType | None) -> np.ndarray:
     except ValueError as error:
         what = "lists of different lengths, or lists beside numbers" if "inhomogeneous" in str(error) else error
         raise ShapeError(f"[Tensor] expected nested lists of equal lengths, got {what}") from None
+    whole = dtype is not None and dtype.is_int
+    exact = 1 << 53 if whole else 1 << 63
+    if array.dtype.kind == "O" or (array.dtype.kind == "f" and (np.abs(array) >= exact).any()):
+        array = _digit_by_digit(data, array, dtype)
+    if dtype is not None and whole and array.dtype.kind in "biuf":
+        for end in (array.min(initial=0), array.max(initial=0)):
+            held("Tensor", end.item(), dtype)
+        return array
     if array.dtype == np.float64:
         return array if dtype is float64 else array.astype(np.float32)
     if array.dtype == np.int64 and (array.size == 0 or (-(1 << 31) <= array.min() and array.max() < 1 << 31)):
         return array.astype(np.int32 if array.size else np.float32)
     if array.dtype.kind not in "biuf":
-        held = f" of {array.dtype}s" if array.ndim and array.dtype.kind != "O" else (
+        what = f" of {array.dtype}s" if array.ndim and array.dtype.kind != "O" else (
             f" of {type(array.flat[0]).__name__}" if array.size and array.ndim else "")
         raise DTypeError(f"[Tensor] expected numbers, nested lists of them or an array, "
-                         f"got {type(data).__name__}{held}")
+                         f"got {type(data).__name__}{what}")
     return array
+
+
+def _digit_by_digit(data: Any, array: np.ndarray, dtype: DType | None) -> np.ndarray:
+    """The `array` of lists of Python numbers, without what numpy loses of integers beside floats, or of those of 2**63
+    or more; as it is where they are none."""
+    numbers = np.array(data, object)
+    if not all([isinstance(n, (int, float)) for n in numbers.flat]):
+        return array
+    kind = dtype or (float64 if any([isinstance(n, float) for n in numbers.flat]) else uint64)
+    if not kind.is_int:
+        return np.array([rounded(n, float64) for n in numbers.flat]).reshape(numbers.shape)
+    for n in numbers.flat:
+        if held("Tensor", n, kind) < 0 and dtype is None:
+            raise DTypeError(f"[Tensor] expected integers that one type holds, got {n} beside one beyond int64")
+    return np.array([rounded(n, kind) for n in numbers.flat], kind.np).reshape(numbers.shape)

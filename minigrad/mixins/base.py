@@ -9,12 +9,13 @@ from weakref import ref
 
 import numpy as np
 
-from minigrad.dtype import DType, bool_, float32, float64, int32, int64, promote
+from minigrad.dtype import DType, bool_, float32, float64, int32, int64, number_type, promote, uint64
 from minigrad.errors import DTypeError, OutOfRangeError, ShapeError
 from minigrad.expr import Expr, Index, bounds
 from minigrad.handles import ask, asked, changed, changed_by_user, changes, forget, handles
 from minigrad.mixins.modes import WithModes, modes
 from minigrad.ops import build as B
+from minigrad.ops.convert import held
 from minigrad.ops.identity import own
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Shape
@@ -27,6 +28,9 @@ else:
     Operations = object
 
 Scalar = bool | int | float
+_WRAPPING = frozenset({"add", "sub", "mul", "and", "or", "xor"})
+"""Operations of integers whose lower bits are those of the operands' lower bits."""
+_COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 _CHECK_EVERY = 256  # levels of depth after which the size of a handle's graph is looked at again
 
 
@@ -163,14 +167,16 @@ def as_parameter(name: str, what: str, value: Any) -> Any:
 
 
 def scalar_dtype(dtype: DType, value: Scalar | Index) -> DType:
-    """The type of an operation between a tensor of `dtype` and a Python number: the tensor's where it can be."""
+    """The type of an operation between a tensor of `dtype` and a Python number: the tensor's where it can be, int64
+    for int32, which stands for PyTorch's int64, and an integer beyond it."""
     if isinstance(value, bool) or dtype.is_float:
         return dtype
     if isinstance(value, float):
         return float32
-    if dtype is not bool_:
+    if dtype is not bool_ and dtype is not int32:
         return dtype
-    return int64 if type(value) is int and not -1 << 31 <= value < 1 << 31 else int32
+    kind = number_type(value) if isinstance(value, int) else int32
+    return int64 if kind is uint64 and dtype is int32 else kind
 
 
 class Base(Operations, metaclass=WithModes):
@@ -282,8 +288,13 @@ class Base(Operations, metaclass=WithModes):
     def _with_number(self, name: str, number: Scalar | Index) -> tuple[Node, Node]:
         """`_pair` of this tensor and a Python number."""
         x, dtype = self.node, scalar_dtype(self.dtype, number)
-        if type(number) is int and not -1 << 63 <= number < 1 << 64 and dtype.is_int:
-            raise DTypeError(f"[{name}] expected an integer of at most 64 bits, got {number}")
+        if type(number) is int and dtype.is_int and not dtype.min <= number <= dtype.max:
+            if name in _COMPARISONS:  # all elements are less than it, or all are greater
+                return B.full(0, x.shape, int32, x.device), B.full(1 if number > 0 else -1, x.shape, int32, x.device)
+            if name == "where":
+                held(name, number, dtype)  # which may count from the end of an unsigned type
+            elif name not in _WRAPPING or not -1 << 63 <= number < 1 << 64:
+                raise DTypeError(f"[{name}] expected an integer that {dtype} can hold, got {number}")
         return B.cast(x, dtype), B.full(number, x.shape, dtype, x.device)
 
     def _binary(self, name: str, other: Any, build: Callable[[Node, Node], Node], reverse: bool = False) -> Self:

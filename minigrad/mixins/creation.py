@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from minigrad import random
-from minigrad.dtype import DType, bool_, float32, float64, int32, int64, to_dtype, uint64
+from minigrad.dtype import DType, bool_, float32, float64, int32, int64, number_type, promote, to_dtype, uint64
 from minigrad.errors import DTypeError, ShapeError
-from minigrad.expr import Expr, Index, dim, prove_nonneg
+from minigrad.expr import Expr, Index, bounds, dim, prove_nonneg
 from minigrad.mixins.base import (
     Base,
     as_count,
@@ -22,6 +22,7 @@ from minigrad.mixins.base import (
 )
 from minigrad.mixins.movement import spread
 from minigrad.ops import build as B
+from minigrad.ops.convert import held
 from minigrad.ops.node import Node
 from minigrad.ops.op import Shape
 
@@ -40,14 +41,15 @@ class CreationMixin(Base):
     @classmethod
     def full(cls, shape: Any, fill_value: Any, *, dtype: DType | str | None = None, device: str | None = None,
              requires_grad: bool | None = None) -> Self:
-        """Every element is `fill_value`; its type is that of the number unless told."""
+        """Every element is `fill_value`; its type is that of the number unless told. Raises DTypeError where a type
+        that is told cannot hold it."""
         if isinstance(fill_value, Expr):
-            kind = int32
+            kind = int32 if dtype is None else to_dtype(dtype)
         else:
             fill_value = as_number("full", "fill_value", fill_value)
-            kind = bool_ if isinstance(fill_value, bool) else float32 if isinstance(fill_value, float) else int32
+            kind = number_type(fill_value) if dtype is None else to_dtype(dtype)
+            held("full", fill_value, kind)
         shape = check_shape("full", as_shape((shape,)))
-        kind = kind if dtype is None else to_dtype(dtype)
         return cls._made(B.full(fill_value, shape, kind, cls._device(device)), requires_grad)
 
     @classmethod
@@ -85,11 +87,10 @@ class CreationMixin(Base):
     @classmethod
     def arange(cls, start: Any, end: Any = None, step: Any = 1, *, dtype: DType | str | None = None,
                device: str | None = None, requires_grad: bool | None = None) -> Self:
-        """start, start + step, ... below end (above it for a negative step); int32 unless a number is a float. Raises
-        ShapeError for a step that leads away from the end."""
+        """start, start + step, ... below end (above it for a negative step); of floats float32, of integers int32, or
+        int64 where that does not hold them. Raises ShapeError for a step that leads away from the end."""
         start, stop, step = _arange_ends(start, end, step)
-        kind = float32 if any(isinstance(v, float) for v in (start, stop, step)) else int32
-        kind = kind if dtype is None else to_dtype(dtype)
+        kind = _kind_of_range(start, stop, step) if dtype is None else to_dtype(dtype)
         start, stop, step = (v if isinstance(v, Expr) else _as_held(kind, v) for v in (start, stop, step))
         count: Index
         if isinstance(start, Expr) or isinstance(stop, Expr):
@@ -107,7 +108,8 @@ class CreationMixin(Base):
         """`steps` evenly spaced numbers, both ends included."""
         steps = as_count("linspace", "steps", steps)
         kind = to_dtype(dtype)
-        start, stop = (_as_held(kind, as_number("linspace", "start and stop", v)) for v in (start, stop))
+        start, stop = (_as_held(kind, held("linspace", as_number("linspace", "start and stop", v), kind.compute))
+                       for v in (start, stop))
         gap = (stop - start) / max(steps - 1, 1)
         order, wide = cls._wrap(B.iota(steps, cls._device(device))), float64 if kind.is_int else float32
         # From the nearer end, so that both ends are exact.
@@ -221,10 +223,10 @@ class CreationMixin(Base):
         return x._set_requires_grad(requires_grad)
 
     @classmethod
-    def randint(cls, *shape: Any, low: int = 0, high: int = 10, dtype: DType | str = int32, device: str | None = None,
-                requires_grad: bool | None = None) -> Self:
-        """Integers in [low, high), where high - low is at most 2**32. As in PyTorch, `randint(high, size)` and
-        `randint(low, high, size)` take the shape as a list behind the bounds."""
+    def randint(cls, *shape: Any, low: int = 0, high: int = 10, dtype: DType | str | None = None,
+                device: str | None = None, requires_grad: bool | None = None) -> Self:
+        """Integers in [low, high), where high - low is at most 2**32; int32, or int64 where that does not hold them. As
+        in PyTorch, `randint(high, size)` and `randint(low, high, size)` take the shape as a list behind the bounds."""
         if 2 <= len(shape) <= 3 and isinstance(shape[-1], (tuple, list)):
             low, high = shape[:2] if len(shape) == 3 else (0, shape[0])
             shape = (shape[-1],)
@@ -232,9 +234,12 @@ class CreationMixin(Base):
         if None in ends or not ends[0] < ends[1] or ends[1] - ends[0] > 1 << 32:
             raise ShapeError(f"[randint] expected low < high, at most 2**32 apart, got {low!r} and {high!r}")
         low, high = ends
+        kind = promote(number_type(low), number_type(high - 1)) if dtype is None else to_dtype(dtype)
+        if kind.is_int and not kind.min <= low < high <= kind.max + 1:
+            raise DTypeError(f"[randint] expected a number in {kind}'s {kind.min}..{kind.max}, got {low}..{high - 1}")
         extents = check_shape("randint", as_shape(shape))
         bits = cls._wrap(random.random_bits(extents, cls._device(device))).cast(uint64)
-        x = (((bits * (high - low)) >> 32).cast(int64) + low).cast(dtype)
+        x = (((bits * (high - low)) >> 32).cast(int64) + low).cast(kind)
         return x._set_requires_grad(requires_grad)
 
     def rand_like(self, **options: Any) -> Self:
@@ -246,8 +251,7 @@ class CreationMixin(Base):
     def randint_like(self, low: int, high: int | None = None, **options: Any) -> Self:
         """Integers in [low, high), or [0, low), of this shape and type."""
         low, high = (0, low) if high is None else (low, high)
-        drawn = self.randint(*self.shape, low=low, high=high, device=options.get("device", self.device))
-        return drawn.cast(options.get("dtype", self.dtype))
+        return self.randint(*self.shape, low=low, high=high, **{"dtype": self.dtype, "device": self.device, **options})
 
     # Initial weights: shape is [out, in, ...]
 
@@ -307,6 +311,19 @@ def _arange_ends(start: Any, stop: Any, step: Any) -> tuple[Any, Any, Any]:
     if not any(isinstance(v, Expr) for v in ends) and (ends[1] - ends[0]) * ends[2] < 0:
         raise ShapeError(f"[arange] expected a step from {start} towards {stop}, got {step}")
     return ends[0], ends[1], ends[2]
+
+
+def _kind_of_range(start: Any, stop: Any, step: Any) -> DType:
+    if any([isinstance(v, float) for v in (start, stop, step)]):
+        return float32
+    if isinstance(start, Expr) or isinstance(stop, Expr):
+        ends = [*bounds(start), *bounds(stop)]
+    else:
+        ends = [start, start + (stop - start - (1 if step > 0 else -1)) // step * step]
+    kind = int32 if all([number_type(e) is int32 for e in ends]) else int64
+    for e in ends:
+        held("arange", e, kind)
+    return kind
 
 
 def _sequence(count: Index, start: Any, step: Any, dtype: DType, device: str) -> Node:

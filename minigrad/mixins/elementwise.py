@@ -5,12 +5,13 @@ import math
 from typing import Any, Self
 
 from minigrad import dtype as dtypes
-from minigrad.dtype import bool_, float32
+from minigrad.dtype import bool_, number_type, promote
 from minigrad.errors import DTypeError, ShapeError
-from minigrad.mixins.base import Base, Scalar, as_tensor, broadcast_shapes
+from minigrad.mixins.base import Base, Scalar, as_number, as_tensor, broadcast_shapes
 from minigrad.mixins.rounding import rounded_once
 from minigrad.ops import build as B
 from minigrad.ops import functions
+from minigrad.ops.convert import held, rounded
 from minigrad.ops.powers import power
 
 _POWER_LIMIT = 64  # larger integer exponents of float tensors go through `pow`
@@ -228,11 +229,11 @@ class ElementwiseMixin(Base):
 
     def lshift(self, other: Any, reverse: Any = False) -> Self:
         """x << other; a count of the width or more gives 0."""
-        return self._binary("shl", other, B.shl, reverse)
+        return self._binary("shl", other if reverse else _count(other), B.shl, reverse)
 
     def rshift(self, other: Any, reverse: Any = False) -> Self:
         """x >> other, arithmetic for signed types; a count of the width or more gives 0, or the sign."""
-        return self._binary("shr", other, B.shr, reverse)
+        return self._binary("shr", other if reverse else _count(other), B.shr, reverse)
 
     # Choice
 
@@ -251,21 +252,22 @@ class ElementwiseMixin(Base):
         elif isinstance(no, Base):
             y, x, parents = no._pair("where", yes)
         else:
-            kinds = (yes, no)
-            number = bool_ if all(isinstance(v, bool) for v in kinds) else (
-                float32 if any(isinstance(v, float) for v in kinds) else dtypes.int32)
-            x, y = B.const(yes, number, self.device), B.const(no, number, self.device)
+            common = promote(*[number_type(v) if isinstance(v, (int, float)) else dtypes.int32 for v in (yes, no)])
+            x, y = (B.const(v, common, self.device) for v in (yes, no))
             parents = ()
         condition = B.cast(self.node, bool_)
         shape = broadcast_shapes("where", condition.shape, x.shape)
         return self._wrap(B.where(B.expand(condition, shape), B.expand(x, shape), B.expand(y, shape)), *parents)
 
     def masked_fill(self, mask: Any, value: Any) -> Self:
-        """`value` where `mask` is True, else this tensor. A bool tensor takes any number as a bool, and stays one."""
-        if self.dtype is bool_ and isinstance(value, (int, float)):
-            value = bool(value)
-        if isinstance(value, Base) and value.ndim:
-            raise ShapeError(f"[masked_fill] expected a number or a tensor of shape (), got {list(value.shape)}")
+        """`value`, a number or a tensor of shape (), as one of this tensor's type where `mask` is True, else this
+        tensor."""
+        if isinstance(value, Base):
+            if value.ndim:
+                raise ShapeError(f"[masked_fill] expected a number or a tensor of shape (), got {list(value.shape)}")
+            value = value.cast(self.dtype)
+        else:
+            value = rounded(held("masked_fill", as_number("masked_fill", "value", value), self.dtype), self.dtype)
         return as_tensor("masked_fill", self._operand(mask)).where(value, self)
 
     # Functions
@@ -355,3 +357,8 @@ class ElementwiseMixin(Base):
     def __ne__(self, other: Any) -> Any: return True if other is None else self.ne(other)
 
     __hash__ = object.__hash__
+
+
+def _count(other: Any) -> Any:
+    """A number of bits to shift by, no further than beyond any width: every type holds it."""
+    return 64 if isinstance(other, int) and not 0 <= other <= 64 else other

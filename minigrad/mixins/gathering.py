@@ -13,6 +13,7 @@ from minigrad.mixins.base import Base, as_axis, as_tensor, is_index
 from minigrad.mixins.blocks import as_one_node
 from minigrad.mixins.ranges import check_indices
 from minigrad.ops import build as B
+from minigrad.ops.convert import held
 
 
 class GatheringMixin(Base):
@@ -128,6 +129,7 @@ class GatheringMixin(Base):
             return self
         index, src = index._as_vector(), self._operand(src)
         if not isinstance(src, Base):
+            src = src if isinstance(src, Expr) else held("scatter", src, self.dtype)
             value = B.full(src, index.shape, self.dtype, self.device)
             return self._wrap(B.scatter(self.node, index.node, value, a, reduction), self)
         src = src._as_vector()

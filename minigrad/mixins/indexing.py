@@ -19,6 +19,7 @@ from minigrad.expr import Expr, Index, dim, emin
 from minigrad.mixins.base import Base, as_position, as_tensor, broadcast_shapes
 from minigrad.mixins.gathering import is_mask
 from minigrad.ops import build as B
+from minigrad.ops.storage import place_type
 
 Part = tuple[Index, Index, int]  # start, stop, step (never 0) of one axis
 
@@ -51,7 +52,7 @@ class IndexingMixin(Base):
     def __setitem__(self, key: Any, value: Any) -> None:
         value = self._operand(value)
         if not isinstance(value, type(self)):
-            value = type(self).full((), value, dtype=self.dtype, device=self.device)
+            value = type(self).full((), value, dtype=self.dtype.compute, device=self.device)
         if isinstance(key, (list, np.ndarray)):
             key = self._index_item("setitem", key)
         if is_mask(key) and value.ndim <= self.ndim - key.ndim:
@@ -171,9 +172,10 @@ class IndexingMixin(Base):
         """One index into the flattened `shape` of the indexed axes, and the index tensors' common shape."""
         common = broadcast_shapes("getitem", *[t.shape for t in tensors.values()])
         flat: Any = None
+        kind = place_type(B.numel(tuple(shape)))
         for t, n in zip(tensors.values(), shape, strict=True):
             place = t._counted_from_end(n)
-            inside = place.clip(0, n - 1).cast(int32) if len(tensors) > 1 else place
+            inside = place.clip(0, n - 1).cast(kind) if len(tensors) > 1 else place
             flat = inside if flat is None else flat * n + inside
         return flat.expand(*common), common
 
@@ -213,9 +215,9 @@ class IndexingMixin(Base):
 
     def nonzero(self, *, as_tuple: bool = False) -> Any:
         """The indices of the elements that are not 0, in the order of memory: int32 [count, ndim], or one [count] per
-        axis, of a number as of a vector. Reads the values."""
-        found = np.argwhere(self.numpy().reshape(-1) if as_tuple and not self.ndim else self.numpy()).astype(np.int32)
-        places = type(self)._from_data(found, int32, self.device)
+        axis, of a number as of a vector; int64 of more elements than that counts. Reads the values."""
+        found = np.argwhere(self.numpy().reshape(-1) if as_tuple and not self.ndim else self.numpy())
+        places = type(self)._from_data(found, place_type(self.numel()), self.device)
         return tuple([places[:, k] for k in range(found.shape[1])]) if as_tuple else places
 
     def masked_select(self, mask: Any) -> Self:

@@ -9,11 +9,12 @@ import math
 from collections.abc import Callable
 from typing import Any, Self
 
-from minigrad.dtype import DType, bool_
+from minigrad.dtype import DType, bool_, int32
 from minigrad.errors import DTypeError, MinigradError, ShapeError
 from minigrad.mixins.base import Base, as_number
 from minigrad.mixins.modes import modes
 from minigrad.ops import build as B
+from minigrad.ops.convert import held
 from minigrad.ops.storage import ASSIGN, BUFFER
 
 
@@ -21,6 +22,10 @@ def _in_place(name: str) -> Callable[..., Any]:
     """The method `name` as one that replaces this tensor's value, and gives back this tensor."""
     def method(self: Any, *args: Any, **options: Any) -> Any:
         self._check_in_place(name + "_")
+        if self.dtype is int32:  # the operation alone would give int64
+            for number in (*args, *options.values()):
+                if type(number) is int:
+                    held(name + "_", number, int32)
         return self._become(name + "_", getattr(self, name)(*args, **options))
 
     method.__name__ = name + "_"
@@ -62,9 +67,10 @@ class InPlaceMixin(Base):
     def fill_(self, value: Any) -> Self:
         """All elements `value`, a number or a tensor of shape ()."""
         self._check_in_place("fill_")
-        filled = self._number_or_tensor("fill_", value, self.shape)
-        return self._become("fill_", filled.cast(self.dtype) if isinstance(filled, type(self)) else self.full_like(
-            filled))
+        if isinstance(value, type(self)) and not value.ndim:
+            return self._become("fill_", value.expand(*self.shape).cast(self.dtype))
+        number = held("fill_", as_number("fill_", "value", value), self.dtype)
+        return self._become("fill_", self.full_like(number))
 
     def copy_(self, src: Any) -> Self:
         """The values of `src`, which broadcasts and is cast, from whatever device."""
@@ -101,8 +107,8 @@ class InPlaceMixin(Base):
         self._check_in_place("random_")
         most = min(1 << 24, int(self.dtype.max) + 1) if self.dtype.is_int else 1 << 24
         low, high = (low, high) if high is not None else (0, low or most)
-        return self._become("random_", self.randint(*self.shape, low=low, high=high, device=self.device).cast(
-            self.dtype))
+        return self._become("random_", self.randint(*self.shape, low=low, high=high, dtype=self.dtype,
+                                                    device=self.device))
 
     def geometric_(self, p: float) -> Self:
         """Numbers of trials with probability p up to the first success, from 1 on."""
@@ -141,8 +147,8 @@ class InPlaceMixin(Base):
         inside = (place % step).eq(0)
         if not (wrap and self.ndim == 2):
             inside = inside.bitwise_and(place < min(shape) * step)
-        value = as_number("fill_diagonal_", "value", fill_value)
-        return self._become("fill_diagonal_", inside.reshape(*shape).where(value, self))
+        return self._become("fill_diagonal_", self.masked_fill(inside.reshape(*shape), as_number(
+            "fill_diagonal_", "value", fill_value)))
 
     # Shapes
 

@@ -21,6 +21,7 @@ from minigrad.mixins.base import (
 from minigrad.mixins.blocks import as_one_node
 from minigrad.mixins.rounding import rounded_once
 from minigrad.ops import build as B
+from minigrad.ops.convert import held
 from minigrad.ops.node import apply
 from minigrad.ops.op import Shape
 from minigrad.ops.storage import CONTIGUOUS
@@ -149,7 +150,7 @@ class MovementMixin(Base):
             raise ShapeError(f"[pad] expected to cut no more than there is, got {padding} for {list(self.shape)}")
         x = self.shrink(tuple([(a, d - b) for (a, b), d in zip(cuts, self.shape, strict=True)]))
         grown = tuple([(lo + a, hi + b) for (lo, hi), (a, b) in zip(pairs, cuts, strict=True)])
-        return self._wrap(B.pad(x.node, grown, value), self)
+        return self._wrap(B.pad(x.node, grown, held("pad", value, self.dtype)), self)
 
     def _pads(self, padding: Sequence[Any]) -> list[tuple[Any, Any]]:
         _check_pads(padding)

@@ -179,6 +179,8 @@ class OrderingMixin(Base):
         """The indices of the first `keep` elements in order along an axis."""
         a = as_axis(name, dim, max(self.ndim, 1))
         n = self._known_length(name, a) if self.ndim else 1
+        if n > 1 << 31:
+            raise ShapeError(f"[{name}] expected an axis of at most 2**31 elements to put in order, got {n}")
         keep = n if keep is None else keep
         shape = tuple([keep if i == a else d for i, d in enumerate(self.shape)])
         if 0 in shape or n == 1:

@@ -25,6 +25,8 @@ from minigrad.mixins.base import (
 )
 from minigrad.mixins.movement import spread
 from minigrad.mixins.ranges import check_indices
+from minigrad.ops.convert import held
+from minigrad.ops.storage import place_type
 
 
 class PlacesMixin(Base):
@@ -72,7 +74,7 @@ class PlacesMixin(Base):
         """A number, or a tensor of shape () expanded to `shape`, which keeps its gradient."""
         if isinstance(value, type(self)) and not value.ndim:
             return value.expand(*shape)
-        return as_number(name, "value", value)
+        return held(name, as_number(name, "value", value), self.dtype)
 
     def index_reduce(self, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True) -> Self:
         """x with source[.., i, ..] combined into the slice index[i] along `dim`; `reduce` is as in `scatter_reduce`."""
@@ -110,7 +112,7 @@ class PlacesMixin(Base):
         if 0 not in shape and last >= self.numel():
             most = self.numel() - 1
             raise ShapeError(f"[as_strided] expected places in 0..{most} of {list(self.shape)}, got {last}")
-        place = self.full((), start, dtype=int32, device=self.device).expand(*shape)
+        place = self.full((), start, dtype=place_type(self.numel()), device=self.device).expand(*shape)
         for a, (n, s) in enumerate(zip(shape, steps, strict=True)):
             order = type(self).arange(n, device=self.device).reshape(*[-1 if i == a else 1 for i in range(len(shape))])
             place = place + order * s
@@ -121,9 +123,9 @@ class PlacesMixin(Base):
         values."""
         count = as_count("nonzero_static", "size", size)
         chosen = self.flatten().ne(0)
-        place = chosen.cumsum(dtype=int32) - 1
+        place = chosen.cumsum(dtype=place_type(self.numel() + 1)) - 1
         place = chosen.bitwise_and(place < count).where(place, count)
-        found = self.full((count + 1,), -1, dtype=int32, device=self.device)
+        found = self.full((count + 1,), -1, dtype=place_type(self.numel()), device=self.device)
         order = type(self).arange(self.numel(), device=self.device)
         found = found._scatter(0, place, order, "set")._cut(0, 0, count)
         columns, step = [], self.numel()
@@ -184,7 +186,7 @@ class PlacesMixin(Base):
         x, chosen, count = self.expand(*shape), mask.expand(*shape), source.numel()
         if 0 in shape:
             return x
-        order = chosen.flatten().cumsum(dtype=int32) - 1
+        order = chosen.flatten().cumsum(dtype=place_type(x.numel() + 1)) - 1
         check_indices("masked_scatter", order, count, ignored=-1)
         if count == 0:
             return x

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from math import gcd
 from typing import Any, Self
 
-from minigrad.dtype import int32
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import Base, as_count, as_index, as_shape
 from minigrad.mixins.blocks import as_one_node
@@ -45,7 +44,7 @@ class PoolingMixin(Base):
         places = order._windows("max_pool2d", kernel, step, dilation, padding, -1)
         hit = windows.eq(values.reshape(*values.shape, *[1] * len(kernel))).bitwise_or(windows.isnan())
         hit = hit.bitwise_and(places >= 0)
-        return self._found_at(hit.where(places, int(int32.max)).min(axes), len(kernel))
+        return self._found_at(hit.where(places, int(places.dtype.max)).min(axes), len(kernel))
 
     def _found_at(self, places: Self, axes: int) -> tuple[Self, Self]:
         """(the elements at places in the flattened last axes, the places): their gradient goes there alone."""
@@ -145,7 +144,7 @@ class PoolingMixin(Base):
         count: Any = largest.shape[axis]
         windows, places = x._adapted_windows(count, axis, x.dtype.min)[0], self._adapted_windows(count, axis, -1)[0]
         hit = windows.eq(largest.unsqueeze(axis + 1)).bitwise_or(windows.isnan()).bitwise_and(places >= 0)
-        return hit.where(places, int(int32.max)).min(axis + 1)
+        return hit.where(places, int(places.dtype.max)).min(axis + 1)
 
     def _adapted(self, name: str, output_size: Any) -> list[tuple[int, int]]:
         """(axis, windows along it)."""

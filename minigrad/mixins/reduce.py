@@ -13,6 +13,7 @@ from minigrad.mixins.rounding import rounded_once
 from minigrad.ops import build as B
 from minigrad.ops import functions
 from minigrad.ops.node import Node
+from minigrad.ops.storage import place_type
 
 Axis = int | Sequence[int] | None
 
@@ -104,11 +105,15 @@ class ReduceMixin(Base):
 
     def any(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
         """True where an element is not 0, as bool; of uint8, as PyTorch, as uint8."""
-        return self._truth_like(self.bool().sum(axis, keepdim, int32, dim=dim).ne(0))
+        return self._truth_like(self.bool()._count(axis if dim is None else dim, keepdim).ne(0))
 
     def all(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
         """True where no element is 0, as bool; of uint8, as PyTorch, as uint8."""
-        return self._truth_like(self.bool().logical_not().sum(axis, keepdim, int32, dim=dim).eq(0))
+        return self._truth_like(self.bool().logical_not()._count(axis if dim is None else dim, keepdim).eq(0))
+
+    def _count(self, axis: Axis, keepdim: bool) -> Self:
+        """How many of these bools are True, in a type that holds it."""
+        return self.sum(axis, keepdim, place_type(self.numel() + 1))
 
     def _truth_like(self, truth: Self) -> Self:
         return truth.cast(uint8) if self.dtype is uint8 else truth
@@ -159,7 +164,8 @@ class ReduceMixin(Base):
         return spread(axis, unbiased, keepdim, dim=dim, correction=correction), self.mean(along, keepdim, dim=dim)
 
     def argmax(self, axis: int | None = None, keepdim: bool = False, *, dim: int | None = None) -> Self:
-        """Index of the first largest element (the first NaN, if any) as int32; into the flat tensor without an axis."""
+        """Index of the first largest element (the first NaN, if any) as int32, or int64 where that does not hold it;
+        into the flat tensor without an axis."""
         axis = axis if dim is None else dim
         if axis is None and 0 in self.shape:
             raise ShapeError(f"[argmax] expected at least one element, got {list(self.shape)}")
@@ -173,11 +179,12 @@ class ReduceMixin(Base):
         hit = x.eq(x.max(a, keepdim=True)).bitwise_or(x.isnan())
         n = x.shape[a]
         shape = [n if i == a else 1 for i in range(x.ndim)]
-        falling = self._wrap(B.sub(B.full(n, (n,), int32, self.device), B.iota(n, self.device))).reshape(*shape)
-        return (n - hit.where(falling, 0).max(a, keepdim)) if self.ndim else self.int() * 0
+        kind = place_type(n + 1)
+        falling = B.sub(B.full(n, (n,), kind, self.device), B.cast(B.iota(n, self.device), kind))
+        return (n - hit.where(self._wrap(falling).reshape(*shape), 0).max(a, keepdim)) if self.ndim else self.int() * 0
 
     def argmin(self, axis: int | None = None, keepdim: bool = False, *, dim: int | None = None) -> Self:
-        """Index of the first smallest element (the first NaN, if any) as int32."""
+        """Index of the first smallest element (the first NaN, if any), of the type of `argmax`."""
         if self.dtype.is_float:
             return (-self).argmax(axis, keepdim, dim=dim)
         return self.bitwise_not().argmax(axis, keepdim, dim=dim)

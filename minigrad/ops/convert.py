@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.dtype import DType, bfloat16, bfloat16_to_float32, bool_, float32_to_bfloat16, float64
+from minigrad.errors import DTypeError
 
 
 def convert(x: np.ndarray, to: DType) -> np.ndarray:
@@ -26,14 +27,37 @@ def convert(x: np.ndarray, to: DType) -> np.ndarray:
 def rounded(value: Any, dtype: DType) -> Any:
     """`value` as the Python number that an element of `dtype` holds."""
     if dtype.is_float and (value == 0 or value == 1 or dtype is float64):  # -0.0 and 0.0 would be one entry below
-        return float(value)
+        return _as_float(value)
     return _rounded(value, dtype)
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def held(name: str, value: Any, dtype: DType) -> Any:
+    """`value`, a number that an element of `dtype` can hold, if rounded. As in PyTorch, a negative integer counts from
+    the end of an unsigned type. Raises DTypeError for one that would wrap, or become infinite."""
+    least, most = dtype.min, dtype.max
+    if dtype is bool_ or (value != value and dtype.is_float):
+        return value
+    if dtype.is_float:
+        fits = not math.isinf(rounded(value, dtype)) or value in (least, most)
+    else:
+        fits = (-most if dtype.kind == "u" and isinstance(value, int) else least) <= value <= most
+    if not fits:
+        expected = f"a number that {dtype} can hold" if dtype.is_float else f"a number in {dtype}'s {least}..{most}"
+        raise DTypeError(f"[{name}] expected {expected}, got {value}")
+    return value
 
 
 @lru_cache(maxsize=4096, typed=True)
 def _rounded(value: Any, dtype: DType) -> Any:
     if dtype.is_float:
-        value = float(value)
+        value = _as_float(value)
         if value != value:
             return math.nan
         with np.errstate(over="ignore"):

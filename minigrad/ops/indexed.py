@@ -73,7 +73,7 @@ def _set_vjp(node: Node, g: Node) -> tuple[Node, None, Node]:
     _, index, value = node.inputs
     axis = node.params["axis"]
     writer = B.reshape(B.iota(B.numel(value.shape), value.device), value.shape)
-    none = B.full(-1, node.shape, int32, node.device)
+    none = B.full(-1, node.shape, writer.dtype, node.device)
     last = B.scatter(none, index, writer, axis, "set")
     won = B.eq(B.gather(last, index, axis), writer)
     dvalue = B.where(won, B.gather(g, index, axis), B.full(0, value.shape, g.dtype, g.device))

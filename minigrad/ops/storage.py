@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from minigrad import value as V
-from minigrad.dtype import DType, int32, uint32, uint64
+from minigrad.dtype import DType, int32, int64, uint32, uint64
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Index, bounds
 from minigrad.ops.builders import B
@@ -47,10 +47,15 @@ def _const_element(index: Indices, *, dtype: DType, value: Index | float, of: DT
     return V.const(value, dtype.compute) if isinstance(value, (int, float)) else V.index(value, dtype)
 
 
+def place_type(size: Index) -> DType:
+    """The type of positions along an axis of this length: int32, or int64 where that does not hold them."""
+    return int32 if bounds(size)[1] <= 1 << 31 else int64
+
+
 def _iota_infer(shapes: Shapes, dtypes: DTypes, *, size: Index) -> tuple[Shape, DType]:
     if bounds(size)[0] < 0:
         raise ShapeError(f"[iota] expected a size of 0 or more, got {size}")
-    return (size,), int32
+    return (size,), place_type(size)
 
 
 def _random_infer(shapes: Shapes, dtypes: DTypes, *, extents: Shape) -> tuple[Shape, DType]:
@@ -129,7 +134,7 @@ SCALAR = Op("scalar", lambda shapes, dtypes, *, value, role, of: ((), of), _no_g
             lambda *, value, role, of, shape, dtype: _number(value, dtype), Storage("scalar"))
 """A run-time number, passed as an argument and never part of a plan's key. `role` is its meaning: 'counter', 'key'."""
 
-IOTA = Op("iota", _iota_infer, _no_grad, lambda *, size, shape, dtype: np.arange(size, dtype=np.int32),
+IOTA = Op("iota", _iota_infer, _no_grad, lambda *, size, shape, dtype: np.arange(size, dtype=dtype.np),
           Generate(lambda index, *, dtype, size: V.index(index[0], dtype), 0))
 """0, 1, ... size-1."""
 
