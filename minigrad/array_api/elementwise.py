@@ -104,22 +104,10 @@ bitwise_invert = _unary("bitwise_invert", "biu", Tensor.bitwise_not)
 # Functions of two elements
 
 
-def _floor_divide(a: Tensor, b: Tensor) -> Tensor:
-    """-1 where a negative quotient is too small for a number, and of finite numbers by infinities."""
-    down = a // b
-    if not a.dtype.is_float:
-        return down
-    below = (down == 0) & (a != 0) & ((a < 0) != (b < 0))
-    return down.full_like(-1).where(condition=below, other=down)
-
-
 def _remainder(a: Tensor, b: Tensor) -> Tensor:
-    """With the sign of the divisor, of a zero too; a finite number by an infinite one is itself or that infinity."""
-    if not a.dtype.is_float:
-        return a % b
-    rest = a.fmod(b)
-    rest = (rest + b).where(condition=(rest != 0) & ((rest < 0) != (b < 0)), other=rest)
-    return rest.where(condition=rest != 0, other=rest.zeros_like().copysign(b).where(condition=b != 0, other=rest / b))
+    """With the sign of the divisor, of a zero too."""
+    rest = a % b
+    return rest.zeros_like().copysign(b).where(condition=rest == 0, other=rest) if a.dtype.is_float else rest
 
 
 add = _binary("add", "iuf", lambda a, b: a + b, lambda x, y: (x[0] + y[0], x[1] + y[1]))
@@ -127,7 +115,7 @@ subtract = _binary("subtract", "iuf", lambda a, b: a - b, lambda x, y: (x[0] - y
 multiply = _binary("multiply", "iuf", lambda a, b: a * b, C.multiply)
 divide = _binary("divide", "f", lambda a, b: a / b, C.divide)
 pow = _binary("pow", "iuf", Tensor.pow, C.power)
-floor_divide = _binary("floor_divide", "iuf", _floor_divide)
+floor_divide = _binary("floor_divide", "iuf", lambda a, b: a // b)
 remainder = _binary("remainder", "iuf", _remainder)
 maximum, minimum = [_binary(name, "iuf", getattr(Tensor, name)) for name in ("maximum", "minimum")]
 atan2, copysign, hypot, logaddexp, nextafter = [_binary(name, "f", getattr(Tensor, name)) for name in (

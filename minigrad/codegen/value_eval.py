@@ -81,7 +81,7 @@ _BINARY: dict[str, Callable[..., Array]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": np.power, "max": np.maximum,
     "min": np.minimum, "lt": np.less, "le": np.less_equal, "eq": np.equal, "ne": np.not_equal,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "shl": np.left_shift, "shr": np.right_shift,
-    "idiv": _truncated_quotient, "irem": np.fmod,
+    "idiv": _truncated_quotient, "irem": np.fmod, "rem": np.fmod,
 }
 _IN_FLOAT64 = frozenset("exp log sin cos tanh sigmoid erf pow".split())
 

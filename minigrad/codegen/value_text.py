@@ -7,7 +7,7 @@
              | buffer "[" index, ... "]"          a load, of the buffer's type
              | "$" number                         a value defined on a line above
              | unary "(" value ")"                abs sqrt exp log sin cos tanh sigmoid erf floor ceil trunc round
-             | binary "(" value "," value ")"     pow max min idiv irem
+             | binary "(" value "," value ")"     pow max min rem idiv irem
              | "where(" value, value, value ")" | "fma(" value, value, value ")"
              | type "(" value ")"                 a cast: f32(x);    "bitcast(" value "," type ")"
              | "index(" index ["," type] ")"      an index expression as a number, i32 unless stated

@@ -9,7 +9,7 @@ from minigrad.errors import InternalError
 from minigrad.expr import Var, variables
 from minigrad.value import BINARY, COMPARISONS, UNARY, Value, indices_of, walk
 
-_FLOAT_ONLY = frozenset("sqrt exp log sin cos tanh sigmoid erf div fma".split())
+_FLOAT_ONLY = frozenset("sqrt exp log sin cos tanh sigmoid erf div rem fma".split())
 _INT_ONLY = frozenset("idiv irem shl shr".split())
 _BITS = frozenset("and or xor not".split())
 RESERVED = frozenset("true false inf nan if else and in for let alloc barrier call index in out inout dim".split())

@@ -1,7 +1,7 @@
 """Elementwise primitives. Operands have equal shapes and dtypes: the Tensor layer broadcasts and promotes.
 
 Integers wrap. Integer division semantics are in scalars.py. `maximum` and `minimum` give NaN if either operand is NaN.
-Comparisons give bool and are IEEE. Float `mod` is a - floor(a/b)*b.
+Comparisons give bool and are IEEE. Float `mod` is the exact a - floor(a/b)*b, and `floordiv` fits it.
 """
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _mod_vjp(node: Node, g: Node) -> Grads:
     if not node.dtype.is_float:
         return None, None
     x, y = node.inputs
-    return g, B.neg(B.mul(g, B.floor(B.div(x, y))))
+    return g, B.neg(B.mul(g, B.floordiv(x, y)))
 
 
 def _pow_vjp(node: Node, g: Node) -> Grads:
@@ -178,17 +178,14 @@ def _pick_vjp(wins: Callable[[Node, Node], Node]) -> Callable[[Node, Node], Grad
 
 
 def _floordiv_reference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    quotient: np.ndarray = np.floor(x / y) if x.dtype.kind == "f" else np.floor_divide(x, y)
-    return quotient
+    wide = np.promote_types(x.dtype, np.float32) if x.dtype.kind == "f" else x.dtype
+    return np.floor_divide(x.astype(wide), y.astype(wide)).astype(x.dtype)
 
 
 def _mod_reference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    rest: np.ndarray
     if x.dtype.kind != "f":
-        rest = np.mod(x, y)
-        return rest
-    quotient = np.floor(x / y)
-    rest = np.where(quotient == 0, x, x - quotient * y)
+        return np.asarray(np.mod(x, y))
+    rest = np.fmod(x, y)
     return np.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
 
 

@@ -39,9 +39,21 @@ def _rounds_down(remainder: Value, b: Value) -> Value:
     return V.binary("and", V.binary("ne", remainder, zero), signs_differ)
 
 
+def _float_floordiv(a: Value, b: Value) -> Value:
+    """The quotient without the rest that `mod` gives, rounded to a whole number; of the sign of a / b where it is 0."""
+    rest, ratio, zero = V.binary("rem", a, b), V.binary("div", a, b), V.const(0, a.dtype)
+    exact = V.binary("div", V.binary("sub", a, rest), b)
+    exact = V.where(_rounds_down(rest, b), V.binary("sub", exact, V.const(1, a.dtype)), exact)
+    whole = V.unary("floor", exact)
+    short = V.binary("lt", V.const(0.5, a.dtype), V.binary("sub", exact, whole))
+    whole = V.where(short, V.binary("add", whole, V.const(1, a.dtype)), whole)
+    whole = V.where(V.binary("eq", exact, zero), V.binary("mul", ratio, zero), whole)
+    return V.where(V.binary("eq", b, zero), ratio, whole)
+
+
 def floordiv(a: Value, b: Value, *, dtype: DType) -> Value:
     if a.dtype.is_float:
-        return V.unary("floor", V.binary("div", a, b))
+        return _float_floordiv(a, b)
     safe = _safe_divisor(b)
     quotient = V.binary("idiv", a, safe)
     if a.dtype.kind == "i":
@@ -51,12 +63,9 @@ def floordiv(a: Value, b: Value, *, dtype: DType) -> Value:
 
 
 def mod(a: Value, b: Value, *, dtype: DType) -> Value:
-    """a - floor(a/b)*b; a float `a` within [0, |b|) comes out unchanged, also for an infinite `b`. Where rounding
-    leaves a float rest of the other sign, b is added once more: a rest is never below 0 for a positive b."""
+    """a - floor(a/b)*b, exact, but where a rest of the other sign has b added and is rounded."""
     if a.dtype.is_float:
-        quotient = V.unary("floor", V.binary("div", a, b))
-        rest = V.binary("sub", a, V.binary("mul", quotient, b))
-        rest = V.where(V.binary("eq", quotient, V.const(0, a.dtype)), a, rest)
+        rest = V.binary("rem", a, b)
         return V.where(_rounds_down(rest, b), V.binary("add", rest, b), rest)
     safe, zero = _safe_divisor(b), V.const(0, a.dtype)
     remainder = V.binary("irem", a, safe)

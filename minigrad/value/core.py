@@ -12,6 +12,7 @@ A `Value` is immutable and interned, so equal expressions are one object and `is
 Semantics, the same on every backend and in the interpreters:
   - integers wrap; `idiv`/`irem` truncate like C and must not be reached with divisor 0 or INT_MIN / -1, shifts must
     stay under the width: `ops/scalars.py` builds selects around them;
+  - `rem` of floats is C's fmod: exact, of the sign of the first, NaN of an infinity or by 0;
   - `cast` float to int truncates, saturates and maps NaN to 0; int to narrower int wraps; anything to bool is `!= 0`;
     bfloat16 and float16 round to nearest even;
   - `max`/`min` give NaN if either operand is NaN; comparisons are IEEE (`ne` is true for NaN);
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from minigrad.value.indices import ValueIndex
 
 UNARY = frozenset("neg abs sqrt exp log sin cos tanh sigmoid erf floor ceil trunc round not".split())
-BINARY = frozenset("add sub mul div idiv irem pow max min lt le eq ne and or xor shl shr".split())
+BINARY = frozenset("add sub mul div rem idiv irem pow max min lt le eq ne and or xor shl shr".split())
 COMPARISONS = frozenset("lt le eq ne".split())
 MAX_TEXT = 1000
 """Characters of operands that `summary` writes out."""

@@ -130,7 +130,7 @@ class LlvmProgram:
         if self.access.zeros:
             array = f"[{self.access.zeros} x i8] zeroinitializer, align 64"
             lines.append(f"@{f.name}.zeros = private unnamed_addr constant {array}")
-        return lines
+        return [*lines, *self.language.helpers.values()]
 
     def body_function(self) -> list[str]:
         """`name.body`, with what stands before it."""

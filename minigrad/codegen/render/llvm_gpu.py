@@ -62,7 +62,7 @@ class GpuProgram:
     def __init__(self, function: Function, target: Target):
         out = self.out = Emitter(function, target)
         self.dialect = DIALECTS[target.language]
-        language = LlvmLanguage(out)
+        language = self.language = LlvmLanguage(out)
         access = LlvmAccess(out, language, from_zeros=False)
         self.storage = GpuStorage(out, self.dialect)
         self.control = GpuControl(out, self.storage, access, LlvmControl(out, language, access, carries=False))
@@ -83,6 +83,7 @@ class GpuProgram:
         parameters += [*(f"i64 %{v.name}" for v in f.dims), "i64 %extent."]
         return "\n".join([
             f'target triple = "{d.triple}"', *self.storage.globals, *self.control.functions.values(),
+            *self.language.helpers.values(),
             f"define {d.convention} void @{f.name}({', '.join(parameters)}) #0 !reqd_work_group_size !0 {{", "entry:",
             *body, *self.storage.prologue, *self.out.scopes[0].lines, "  ret void", "}",
             f'attributes #0 = {{ nounwind "amdgpu-flat-work-group-size"="{size},{size}" }}',

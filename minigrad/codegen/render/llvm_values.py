@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from minigrad.codegen.render.halves import bfloat_to_bits, bits_to_bfloat, bits_to_half, half_to_bits
 from minigrad.codegen.render.language import Language
 from minigrad.codegen.render.llvm_instructions import instruction_for
+from minigrad.codegen.render.llvm_remainder import remainder
 from minigrad.codegen.render.llvm_text import (
     lane_numbers,
     mangled,
@@ -56,7 +57,8 @@ class Tile:
 
 class LlvmLanguage(Language):
     """Values to instructions. `tile`: the loop that sums up a register tile, if it is inside one; `positive`:
-    arguments that may be divided by anywhere; `templates`: texts of operations by name, type and lanes."""
+    arguments that may be divided by anywhere; `templates`: texts of operations by name, type and lanes;
+    `helpers`: functions that the program needs, by name."""
 
     subtracts = True
 
@@ -65,6 +67,7 @@ class LlvmLanguage(Language):
         self.tile = Tile()
         self.positive = frozenset(f"%{d.name}" for d in out.function.dims if bounds(d)[0] >= 1)
         self.templates: dict[tuple[str, DType, int], str] = {}
+        self.helpers: dict[str, str] = {}
 
     def name(self, hint: str) -> str:
         out = self.out
@@ -222,6 +225,8 @@ class LlvmLanguage(Language):
     def instruction(self, op: str, args: Sequence[Ref], kind: DType) -> str:
         t, rest = typed(args[0]), ", ".join(a.text for a in args)
         if kind.is_float:
+            if op == "rem":
+                return f"call {type_of(args[0])} {self.remainder(kind, args[0].lanes)}({', '.join(map(typed, args))})"
             if op in _FLOAT or op in _FLOAT_COMPARE:
                 return f"{_FLOAT.get(op) or _FLOAT_COMPARE[op]} {type_of(args[0])} {rest}"
             if op == "neg":
@@ -244,6 +249,12 @@ class LlvmLanguage(Language):
                 zero = self.every(0, kind, lanes).text
                 return f"{self.call('abs', args[0], args)[:-1]}, i1 false)" if signed else f"or {t}, {zero}"
         raise InternalError(f"[render] {self.out.function.name}: no LLVM instruction for {op} of {kind}")
+
+    def remainder(self, kind: DType, lanes: int) -> str:
+        """The name of the function for `rem`, which the program then has."""
+        name = f"@{self.out.function.name}.rem.{mangled(scalar_type(kind), lanes)}"
+        self.helpers[name] = remainder(name, kind, lanes, self.has_fma)
+        return name
 
     @property
     def has_fma(self) -> bool:

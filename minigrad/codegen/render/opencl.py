@@ -94,6 +94,7 @@ class OpenclProgram:
         name = f"{f.name}_{sha256((parameters + text).encode()).hexdigest()[:8]}"
         group = f"__attribute__((reqd_work_group_size({self.group}, 1, 1)))\n" if self.group else ""
         texts = [HELPERS[name] for name in sorted(self.language.helpers)]
+        texts += self.language.functions
         texts += map(self.in_own_space, self.control.functions.values())
         helpers = [text + "\n" for text in texts]  # paragraphs: once in a build
         return name, "\n".join([*head, *helpers, f"{group}__kernel void {name}{parameters}", text])

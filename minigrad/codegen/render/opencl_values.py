@@ -11,6 +11,7 @@ from minigrad.codegen.render.halves import bfloat_to_bits, bits_to_bfloat, bits_
 from minigrad.codegen.render.language import Language
 from minigrad.codegen.render.opencl_instructions import instruction_for
 from minigrad.codegen.render.opencl_language import RESERVED, TYPES, fits_int, float_literal, integer_literal
+from minigrad.codegen.render.opencl_remainder import remainder
 from minigrad.codegen.render.refs import INDENT, INDEX, Ref
 from minigrad.dtype import DType, bfloat16, bool_, float16, float32, float64, int8, int32, int64, uint8, uint16
 from minigrad.errors import InternalError
@@ -32,7 +33,7 @@ ZEROS = {"zero_": "float zero_ = as_float((int)(extent >> 63))",
 class OpenclLanguage(Language):
     """Values to expressions. `parts`: the number of parts that a vector loop is cut into; `exact`: a float16's value
     before it was rounded; `zeros`: the names of unknown zeros that the text uses; `helpers`: those of
-    `opencl_language.HELPERS`."""
+    `opencl_language.HELPERS`; `functions`: texts of others, in their order."""
 
     def __init__(self, out: Emitter):
         super().__init__(out)
@@ -43,6 +44,7 @@ class OpenclLanguage(Language):
         self.products: dict[Ref, tuple[Ref, Ref]] = {}
         self.zeros: set[str] = set()
         self.helpers: set[str] = set()
+        self.functions: dict[str, None] = {}
 
     def safe(self, name: str) -> str:
         return name + "_" if name in RESERVED or name.startswith(("vload", "vstore", "convert_", "as_")) else name
@@ -206,6 +208,10 @@ class OpenclLanguage(Language):
         texts = [a.text for a in args]
         if op == "fma" and "fma" not in self.target.features:  # emulated there, at 15 times the cost
             return "{} * {} + {}".format(*map(self.factor, args))
+        if op == "rem":
+            function, defined = remainder(args[0].dtype, args[0].lanes, "fma" in self.target.features)
+            self.functions.update(dict.fromkeys(defined))
+            return f"{function}({', '.join(texts)})"
         if op in _CALLS:
             return f"{_CALLS[op]}({', '.join(texts)})"
         if op == "neg":

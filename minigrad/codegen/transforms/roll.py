@@ -22,7 +22,8 @@ LIGHT = 20
 GATHER, MAX_STRIDE = 4, 4
 """Lines per lane of a read or a store whose lanes are further apart than `MAX_STRIDE` elements, and that distance."""
 
-HEAVY = {"exp": 20, "log": 25, "sigmoid": 25, "tanh": 35, "erf": 40, "sin": 50, "cos": 50, "pow": 70, "across": 16}
+HEAVY = {"exp": 20, "log": 25, "sigmoid": 25, "tanh": 35, "erf": 40, "sin": 50, "cos": 50, "pow": 70, "rem": 40,
+         "across": 16}
 """Lines of operations that are not one instruction."""
 
 
