@@ -5,6 +5,7 @@ from typing import Any, Self
 
 from minigrad import dtype as dtypes
 from minigrad.dtype import DType, bool_, float32, to_dtype
+from minigrad.errors import ShapeError
 from minigrad.mixins.base import Base
 from minigrad.mixins.rounding import rounded_once
 from minigrad.ops import build as B
@@ -23,8 +24,23 @@ class FunctionMixin(Base):
         return self._wrap(B.cast(self.node, to_dtype(dtype)), self)
 
     def bitcast(self, dtype: DType | str) -> Self:
-        """The same bits read as another type of equal width."""
-        return self._wrap(B.bitcast(self.node, to_dtype(dtype)))
+        """The same bits read as another type. Of another width, the last axis gets as many times longer, or shorter, as
+        in memory of little-endian machines. Raises ShapeError where it does not divide."""
+        kind = to_dtype(dtype)
+        if kind.bits == self.dtype.bits:
+            return self._wrap(B.bitcast(self.node, kind))
+        ratio = max(kind.bits, self.dtype.bits) // min(kind.bits, self.dtype.bits)
+        if not self.ndim or (kind.bits > self.dtype.bits and self.shape[-1] % ratio != 0):
+            raise ShapeError(f"[bitcast] expected a last axis of a multiple of {ratio} elements of "
+                             f"{self.dtype} for {kind}, got {list(self.shape)}")
+        bits, part = (dtypes.BY_NAME[f"uint{n}"] for n in (self.dtype.bits, kind.bits))
+        x = self._wrap(B.bitcast(self.node, bits))
+        if kind.bits < self.dtype.bits:
+            parts = [x.rshift(kind.bits * k).cast(part) for k in range(ratio)]
+            return parts[0].stack(*parts[1:], dim=-1).flatten(-2).bitcast(kind)
+        x = x.reshape(*self.shape[:-1], self.shape[-1] // ratio, ratio).cast(part)
+        shifts = type(self).arange(ratio, dtype=part, device=self.device) * self.dtype.bits
+        return x.lshift(shifts).sum(-1, dtype=part).bitcast(kind)
 
     def float(self) -> Self:
         return self.cast(float32)

@@ -24,27 +24,25 @@ class GatheringMixin(Base):
     # Index tensors
 
     def _index_item(self, name: str, item: Any) -> Any:
-        """An item of a key, checked: lists of integers as arrays, masks as tensors, what is like an int as one."""
+        """An item of a key, checked: sequences of integers as arrays, masks as tensors, what is like an int as one."""
         if item is None or item is Ellipsis or isinstance(item, Expr):
             return item
         if isinstance(item, slice):
             if not all([end is None or is_index(end) for end in (item.start, item.stop, item.step)]):
                 raise DTypeError(f"[{name}] expected a slice of integers, got {item}")
             return item
-        if isinstance(item, (list, np.ndarray)):
+        if isinstance(item, (list, tuple, range, np.ndarray, bool, np.bool_)):
             item = np.asarray(item)
             item = item if item.size or item.dtype == np.bool_ else item.astype(np.int32)
             if item.dtype == np.bool_:
                 item = type(self)._from_data(item, bool_, self.device)
         if isinstance(item, (Base, np.ndarray)):
             is_int = item.dtype.is_int if isinstance(item, Base) else item.dtype.kind in "iu"
-            if not is_int and not (is_mask(item) and item.ndim):
+            if not is_int and not is_mask(item):
                 raise DTypeError(f"[{name}] expected integer indices or a bool mask, got {item.dtype} "
                                  f"{list(item.shape)}")
             return item
         try:
-            if isinstance(item, (bool, np.bool_)):
-                raise TypeError
             return int(operator.index(item))
         except TypeError:
             raise DTypeError(f"[{name}] expected ints, slices, None, ..., tensors or Variables, "

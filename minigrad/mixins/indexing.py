@@ -1,9 +1,10 @@
 """Reading and writing by index: ints, slices, None, ..., integer tensors, bool masks and symbolic Variables.
 
-Ints and slices are slices of the graph. Integer tensors gather with numpy's meaning: they broadcast together, and the
-result's axes stand where the first of them stood if they are adjacent, else in front. Negative indices count from the
-end; what is out of range is said in ranges.py. A bool mask stands for the integer tensors of its `nonzero`, whose
-length is known by reading its values; no value is read where `x[mask] = y` puts the same y at every place.
+Ints and slices are slices of the graph. Integer tensors gather with PyTorch's meaning: they broadcast together, and the
+result's axes stand where the first of them stood if they are side by side once ints are gone, else in front. Negative
+indices count from the end; what is out of range is said in ranges.py. A bool mask stands for the integer tensors of its
+`nonzero`, whose length is known by reading its values, and one without axes, or True or False, for a new axis of one
+element or none; no value is read where `x[mask] = y` puts the same y at every place.
 """
 from __future__ import annotations
 
@@ -32,15 +33,16 @@ class IndexingMixin(Base):
     def __getitem__(self, key: Any) -> Self:
         if type(key) is int and self.node.shape:
             return self._row(key)
-        parts, drops, news, tensors = self._parse("getitem", key)
-        x = self._slice(parts)
-        axes = [a for a in range(self.ndim) if a not in drops]
-        shape = [x.shape[a] for a in axes]
-        for at in news:
-            shape.insert(at, 1)
-            axes.insert(at, -1)
-        x = x.reshape(*shape) if drops or news else x
-        return x._take_tensors({axes.index(a): t for a, t in tensors.items()}) if tensors else x
+        parts, view, tensors = self._parse("getitem", key)
+        x = self._slice(parts)._seen(view)
+        return x._take_tensors(tensors) if tensors else x
+
+    def _seen(self, view: list[int]) -> Self:
+        """This tensor with the axes of a view: its own by number, those of length 1 possibly left out, and new ones,
+        which are negative."""
+        if view == list(range(self.ndim)):
+            return self
+        return self.reshape(*[1 if a < 0 else self.shape[a] for a in view])
 
     def _row(self, index: int) -> Self:
         """`[index]` for an int: loops over the steps of a sequence call it for each of them."""
@@ -53,23 +55,18 @@ class IndexingMixin(Base):
         value = self._operand(value)
         if not isinstance(value, type(self)):
             value = type(self).full((), value, dtype=self.dtype.compute, device=self.device)
-        if isinstance(key, (list, np.ndarray)):
+        if isinstance(key, (list, np.ndarray, bool)):
             key = self._index_item("setitem", key)
         if is_mask(key) and value.ndim <= self.ndim - key.ndim:
             self._check_mask("setitem", key, 0)
             rest = self.shape[key.ndim:]
             chosen = key.reshape(*key.shape, *[1] * len(rest)).where(_fitted(value, rest).cast(self.dtype), self)
             return self._assign_parts([(0, n, 1) for n in self.shape], chosen)
-        parts, drops, news, tensors = self._parse("setitem", key)
-        if news:
-            raise ShapeError("[setitem] expected an index without None")
+        parts, view, tensors = self._parse("setitem", key)
         part = self._slice(parts)
-        if tensors:
-            changed = part._put_tensors(tensors, value)
-        else:
-            kept = tuple([d for a, d in enumerate(part.shape) if a not in drops])
-            changed = _fitted(value, kept).reshape(*part.shape)
-        self._assign_parts(parts, changed)
+        seen = part._seen(view)
+        changed = seen._put_tensors(tensors, value) if tensors else _fitted(value, seen.shape)
+        self._assign_parts(parts, changed.reshape(*part.shape))
 
     def _assign_parts(self, parts: list[Part], value: Self) -> None:
         """Replaces the elements that `parts` select by `value`, of their shape."""
@@ -86,8 +83,8 @@ class IndexingMixin(Base):
 
     # Parsing
 
-    def _parse(self, name: str, key: Any) -> tuple[list[Part], list[int], list[int], dict[int, Self]]:
-        """(one part per axis, axes that ints drop, places of new axes, index tensors by axis)."""
+    def _parse(self, name: str, key: Any) -> tuple[list[Part], list[int], dict[int, Self]]:
+        """(one part per axis, the axes of what it selects, as `_seen` takes them, index tensors by place there)."""
         items = list(key) if isinstance(key, tuple) else [key]
         items = [self._index_item(name, i) for i in items]
         used = sum(i.ndim if is_mask(i) else 1 for i in items if i is not None and i is not Ellipsis)
@@ -98,33 +95,36 @@ class IndexingMixin(Base):
             items.append(Ellipsis)
         at = next(n for n, i in enumerate(items) if i is Ellipsis)
         items[at:at + 1] = [slice(None)] * (self.ndim - used)
-        advanced = any(isinstance(i, (Base, np.ndarray)) for i in items)
         parts: list[Part] = []
-        drops: list[int] = []
-        news: list[int] = []
+        view: list[int] = []
         tensors: dict[int, Self] = {}
         for item in items:
             axis = len(parts)
             if item is None:
-                news.append(axis - len(drops) + len(news))
+                view.append(-1)
             elif isinstance(item, slice):
                 parts.append(self._slice_part(name, item, axis))
+                view.append(axis)
             elif is_mask(item):
                 self._check_mask(name, item, axis)
-                places = item.nonzero()
-                tensors.update({axis + k: places[:, k] for k in range(item.ndim)})
-                parts += [(0, n, 1) for n in self.shape[axis:axis + item.ndim]]
+                for places in self._places_of(item):
+                    tensors[len(view)] = places
+                    view.append(len(parts) if item.ndim else -1)
+                    parts += [(0, self.shape[len(parts)], 1)] if item.ndim else []
             elif isinstance(item, (Base, np.ndarray)):
-                tensors[axis] = self._indices(name, item, self.shape[axis], negative=True)
+                tensors[len(view)] = self._indices(name, item, self.shape[axis], negative=True)
                 parts.append((0, self.shape[axis], 1))
+                view.append(axis)
             else:
                 start = as_position(name, item, self.shape, axis)
                 parts.append((start, start + 1, 1))
-                drops.append(axis)
-                if advanced:
-                    # numpy treats an int beside index tensors as one of them.
-                    tensors[axis] = type(self).zeros(dtype=int32, device=self.device)
-        return parts, [] if advanced else drops, news, tensors
+        return parts, view, tensors
+
+    @staticmethod
+    def _places_of(mask: Any) -> list[Any]:
+        """The index tensors that a mask stands for; one without axes for the element of a new axis, or none of it."""
+        places = mask.nonzero()
+        return [places[:, k] for k in range(mask.ndim)] if mask.ndim else [mask.zeros(places.shape[0], dtype=int32)]
 
     def _check_mask(self, name: str, mask: Base, axis: int) -> None:
         covered = self.shape[axis:axis + mask.ndim]
@@ -179,6 +179,13 @@ class IndexingMixin(Base):
             flat = inside if flat is None else flat * n + inside
         return flat.expand(*common), common
 
+    def _before(self, tensors: dict[int, Self]) -> int:
+        """How many axes stand before those of the index tensors in what they select: those before the first of them if
+        they are side by side, without tensors of shape (), which are as integers."""
+        kept = [a for a in range(self.ndim) if a not in tensors or tensors[a].ndim]
+        places = [n for n, a in enumerate(kept) if a in tensors]
+        return places[0] if places and places[-1] - places[0] == len(places) - 1 else 0
+
     def _take_tensors(self, tensors: dict[int, Self]) -> Self:
         axes = list(tensors)
         rest = [a for a in range(self.ndim) if a not in tensors]
@@ -187,7 +194,7 @@ class IndexingMixin(Base):
         others = x.shape[len(axes):]
         rows = x.reshape(B.numel(x.shape[:len(axes)]), *others)
         taken = rows._rows(index.reshape(B.numel(common))).reshape(*common, *others)
-        before = axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
+        before = self._before(tensors)
         k = len(common)
         return taken.permute(*range(k, k + before), *range(k), *range(k + before, taken.ndim))
 
@@ -200,7 +207,7 @@ class IndexingMixin(Base):
         index, common = self._flat_index(tensors, x.shape[:len(axes)])
         others = x.shape[len(axes):]
         target = (*common, *others)
-        before = axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
+        before = self._before(tensors)
         natural = (*others[:before], *common, *others[before:])
         value = _fitted(value, natural)
         if before:

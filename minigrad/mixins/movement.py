@@ -56,8 +56,10 @@ class MovementMixin(Base):
             raise ShapeError(f"[reshape] expected dims of 0 or more and at most one -1, got {to}")
         return tuple(to)
 
-    def view(self, *shape: Any, size: Any = ()) -> Self:
-        return self.reshape(*shape, shape=size)
+    def view(self, *shape: Any, size: Any = (), dtype: Any = None) -> Self:
+        """`reshape`; of a type, as in view("uint8"), `bitcast`."""
+        kind = shape[0] if len(shape) == 1 and isinstance(shape[0], (DType, str)) else dtype
+        return self.reshape(*shape, shape=size) if kind is None else self.bitcast(kind)
 
     def permute(self, *order: Any, dims: Any = ()) -> Self:
         """Axis i of the result is axis order[i]."""

@@ -83,8 +83,8 @@ class PlacesMixin(Base):
 
     def index_put(self, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Self:
         """x after x[indices] = values, or with them added; None among the indices stands for a whole axis."""
-        _, drops, _, tensors = self._parse("index_put", tuple([slice(None) if i is None else i for i in indices]))
-        if drops or not tensors:
+        _, view, tensors = self._parse("index_put", tuple([slice(None) if i is None else i for i in indices]))
+        if len(view) != self.ndim or not tensors:
             raise ShapeError(f"[index_put] expected tensors, lists or None as indices, got {indices!r}")
         values = self._source("index_put", np.asarray(values) if isinstance(values, (bool, int, float)) else values)
         return self._put_tensors(tensors, values, "add" if accumulate else "set")
