@@ -17,7 +17,6 @@ from minigrad.engine.stats import stats
 from minigrad.engine.storage import buffer_node, leaf_of_type, next_id
 from minigrad.engine.transfer import download, leaf_of, wrap
 from minigrad.errors import CaptureError, DTypeError, MinigradError, ShapeError
-from minigrad.expr import Expr
 from minigrad.graph.autodiff import History
 from minigrad.graph.autodiff import gradient as gradient_nodes
 from minigrad.graph.trace import Trace, gradients, reaches_back, trace
@@ -200,7 +199,7 @@ class Tensor(AllMixins):
                 value = value.expand(*self.shape)
             node = B.cast(value.node, self.dtype)
         else:
-            number = value if isinstance(value, Expr) else held("assign", value, self.dtype.compute)
+            number = held("assign", value, self.dtype.compute) if isinstance(value, (int, float)) else value
             node = B.full(number, self.shape, self.dtype, self.device)
         self._rebind(B.assign(self.node, node), value if isinstance(value, Tensor) else self)
         return self
