@@ -179,14 +179,14 @@ def _pick_vjp(wins: Callable[[Node, Node], Node]) -> Callable[[Node, Node], Grad
 
 def _floordiv_reference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     wide = np.promote_types(x.dtype, np.float32) if x.dtype.kind == "f" else x.dtype
-    return np.floor_divide(x.astype(wide), y.astype(wide)).astype(x.dtype)
+    return np.asarray(np.floor_divide(x.astype(wide), y.astype(wide)).astype(x.dtype))
 
 
 def _mod_reference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     if x.dtype.kind != "f":
         return np.asarray(np.mod(x, y))
     rest = np.fmod(x, y)
-    return np.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
+    return np.asarray(np.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest))
 
 
 def _shift_reference(left: bool) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
