@@ -180,7 +180,7 @@ class IndexingMixin(Base):
         return flat.expand(*common), common
 
     def _before(self, tensors: dict[int, Self]) -> int:
-        """How many axes stand before those of the index tensors in what they select: those before the first of them if
+        """The number of axes before those of the index tensors in what they select: those before the first of them if
         they are side by side, without tensors of shape (), which are as integers."""
         kept = [a for a in range(self.ndim) if a not in tensors or tensors[a].ndim]
         places = [n for n, a in enumerate(kept) if a in tensors]

@@ -112,7 +112,7 @@ class ReduceMixin(Base):
         return self._truth_like(self.bool().logical_not()._count(axis if dim is None else dim, keepdim).eq(0))
 
     def _count(self, axis: Axis, keepdim: bool) -> Self:
-        """How many of these bools are True, in a type that holds it."""
+        """The number of these bools that are True, in a type that holds it."""
         return self.sum(axis, keepdim, place_type(self.numel() + 1))
 
     def _truth_like(self, truth: Self) -> Self:
