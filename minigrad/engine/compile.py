@@ -136,8 +136,11 @@ class _Maker:
 
 def verify(kernel: Kernel, staged: Staged) -> None:
     """Checks the rules of the kernel form and of loop IR; on in the tests."""
+    from minigrad.codegen.ir.check_accesses import check_accesses
     from minigrad.codegen.ir.verify import verify_function
     from minigrad.codegen.kernel_verify import verify_kernel, verify_nest
+    from minigrad.codegen.plan.check_copies import check_copies
+    from minigrad.codegen.plan.steps import Plan
 
     with reporting(lambda: print_kernel(kernel)):
         verify_kernel(kernel)
@@ -145,3 +148,6 @@ def verify(kernel: Kernel, staged: Staged) -> None:
             for nest in s.nests if staged.scratch else ():
                 verify_nest(staged.kernel, nest)
             verify_function(s.function)
+            check_accesses(s.function, dict(zip(s.function.dims, s.dims, strict=True)))
+            if isinstance(s.plan, Plan):
+                check_copies(staged.kernel, s.nests[0], s.plan)

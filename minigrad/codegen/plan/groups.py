@@ -63,7 +63,7 @@ class Items:
 
 def copied_by_items(b: Builder, items: Items, name: str, here: Here, loop: Loop) -> list[Stmt]:
     """A loop, `here` inside it, whose iterations begin with the copies that all work-items make."""
-    copies = [_Copy(b, items, s) for s in b.staged if s.step.items and s.filled == name]
+    copies = [ItemsCopy(b, items, s) for s in b.staged if s.step.items and s.filled == name]
     if not copies:
         return [loop]
     left, double = loop.stop - 2 - loop.var, [c for c in copies if c.next]
@@ -75,7 +75,7 @@ def copied_by_items(b: Builder, items: Items, name: str, here: Here, loop: Loop)
     return [*first, replace(loop, body=(*[c.deposit(here) for c in copies], Barrier(), *then, *loop.body, Barrier()))]
 
 
-class _Copy:
+class ItemsCopy:
     """A copy that work-items make, one element each in every `turn`; `next`: registers for a copy that is made
     twice."""
 

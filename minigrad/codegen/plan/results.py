@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Alloc, Stmt
-from minigrad.codegen.kernel import Define, Store
+from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.plan.box import box
 from minigrad.codegen.plan.loops import Here
 from minigrad.codegen.plan.steps import Results
-from minigrad.codegen.plan.sweep import sweep
+from minigrad.codegen.plan.sweep import Make, sweep
 from minigrad.codegen.plan.unscale import unscaled
 from minigrad.codegen.plan.words import PAIRS
 from minigrad.expr import Index
@@ -39,12 +39,19 @@ class Gathered:
     def allocs(self) -> list[Alloc]:
         return [Alloc(self.memory[s.name], self.dtypes[s.name], self.box.size, "scratch") for s in self.sums]
 
+    @property
+    def rest(self) -> list[Define | Store | Nest]:
+        """The statements after the sums."""
+        return [s for s in self.b.nest.body if s not in self.sums]
+
+    def values(self) -> list[Value]:
+        """What is stored, and where, as values."""
+        values: list[Value] = [s.value for s in self.rest if isinstance(s, Define | Store)]
+        return values + [index(e, s.value.dtype) for s in self.rest if isinstance(s, Store) for e in s.indices]
+
     def leave(self, here: Here) -> list[Stmt]:
         """The statements after the sums, over all of their memory."""
-        rest = [s for s in self.b.nest.body if s not in self.sums]
-        values: list[Value] = [s.value for s in rest if isinstance(s, Define | Store)]
-        tile = self.b.loops.tile
-        values += [index(e, s.value.dtype) for s in rest if isinstance(s, Store) for e in s.indices]
+        rest, values, tile = self.rest, self.values(), self.b.loops.tile
         written = {s.param for s in rest if isinstance(s, Store)}
         again = any(v.op == "load" and v.buffer in written for v in walk(*values))
 
@@ -53,8 +60,12 @@ class Gathered:
             return self.b.each(rest, replace(at, masked=again), found, (*there, *own) if again else there)
 
         before = unscaled(self.b, self, here) if tile is not None and tile.tile.kind == PAIRS else []
-        return [*before, *sweep(self.b, self.box, values, here, stored, self.step.transposed, self.step.transposed_by,
-                                outwards=True)]
+        return [*before, *self.swept(here, stored)]
+
+    def swept(self, here: Here, make: Make) -> list[Stmt]:
+        """The loops over that memory."""
+        step = self.step
+        return sweep(self.b, self.box, self.values(), here, make, step.transposed, step.transposed_by, outwards=True)
 
     def sum(self, name: str, here: Here) -> Value:
         """The part of a sum that there is at a place, without what a bias added to it."""

@@ -1,0 +1,204 @@
+"""Makes sure that memory laid out by coordinates holds what is read of it: copies of operands, and results.
+
+A copy is written by loops of its own and read by those of the sum, and what connects them is the place of an element,
+which both compute. Here the loops that write are run as numbers, for a few blocks of the loops outside them, with what
+the operand is read at in place of its values. Then a sample of what the sum reads is looked up: each element must have
+been written, and be the one that the sum means. It is part of `config.verify`.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from minigrad.codegen.ir.nodes import Loop, Stmt, Store
+from minigrad.codegen.kernel import Kernel, Nest
+from minigrad.codegen.plan.box import Box
+from minigrad.codegen.plan.build import Builder
+from minigrad.codegen.plan.call import with_tile
+from minigrad.codegen.plan.groups import ItemsCopy
+from minigrad.codegen.plan.loops import Here, resolve
+from minigrad.codegen.plan.matrix_units import with_wave
+from minigrad.codegen.plan.stage import Staged
+from minigrad.codegen.plan.steps import Plan, Results, Stage
+from minigrad.codegen.plan.sweep import sweep
+from minigrad.codegen.value_eval import index_value
+from minigrad.dtype import int64
+from minigrad.errors import InternalError
+from minigrad.expr import Atom, Index, Var, bounds, subs
+from minigrad.value import Value, ValueIndex, expressions, index
+
+POINTS = 4096
+"""Reads that are looked up in each block: enough to meet a column among hundreds many times."""
+
+Array = np.ndarray[Any, Any]
+Meaning = Callable[[Here], list[Index]]
+"""What the element of a place is, as numbers."""
+
+
+def check_copies(kernel: Kernel, nest: Nest, plan: Plan) -> None:
+    """Raises InternalError naming the step whose memory does not hold what is read of it."""
+    b = Builder(kernel, with_tile(with_wave(resolve(nest, plan))))
+    if not all([isinstance(b.loops.extent(x), int) for x in b.loops.order]):
+        return
+    for s in b.staged:
+        _Check(b, s.step, s.box, s.filled, s.once, _copied(b, s)).run(lambda here, make, s=s: _fills(b, s, here, make))
+    if b.gathered is not None:
+        step = b.gathered.step
+        _Check(b, step, b.gathered.box, step.at, (), _element(b)).run(b.gathered.swept)
+
+
+def _copied(b: Builder, s: Staged) -> Meaning:
+    """What a copy has at a place: where its operand is read, and under which conditions."""
+    found = expressions(s.factor)
+    word = s.called.word if s.called is not None else ""
+    group = range(s.called.tile.group if s.called is not None else 1)
+
+    def meaning(here: Here) -> list[Index]:
+        parts = [b.located(replace(here, places={**here.places, word: t})) if word else here for t in group]
+        return [subs(e, part.at) for part in parts for e in found]
+    return meaning
+
+
+def _element(b: Builder) -> Meaning:
+    """Which element of the domain a sum is of."""
+    return lambda here: [here.at[v] for v in b.nest.domain]
+
+
+def _fills(b: Builder, s: Staged, here: Here, make: Callable[..., list[Stmt]]) -> list[Stmt]:
+    """The loops that make a copy."""
+    if b.items is not None and s.step.items:
+        copy = ItemsCopy(b, b.items, s)
+        inner = Loop(b.items.var, 0, b.items.count, "serial", tuple(make(copy.at(here), (), copy.inside)))
+        return [Loop(copy.turn, 0, copy.turns, "serial", (inner,))]
+    return sweep(b, s.box, (s.factor,), here, make, s.step.transposed, s.step.transposed_by)
+
+
+class _Check:
+    """The memory of a step, which is written in each iteration of `filled`, of the loops `once` in the first one."""
+
+    def __init__(self, b: Builder, step: Stage | Results, box: Box, filled: str, once: Sequence[str], meaning: Meaning):
+        self.b, self.step, self.box, self.once, self.meaning = b, step, box, once, meaning
+        loops = b.loops
+        wave = () if loops.wave is None else (loops.wave.lane, loops.wave.each)
+        names = [x for x in loops.order if x not in wave]
+        outer = loops.order[:loops.order.index(filled) + 1]
+        self.outer = [x for x in names if x in outer and loops.kind[x] != "item"]
+        self.inner = [x for x in names if x not in self.outer or x in once]
+        self.random = np.random.default_rng(0)
+
+    def run(self, loops: Callable[..., list[Stmt]]) -> None:
+        for choose in (lambda n: 0, lambda n: n - 1, lambda n: int(self.random.integers(n))):
+            places = self.block(choose)
+            if places is not None:
+                self.look_up(places, self.written(loops, places))
+
+    def block(self, choose: Callable[[int], int]) -> dict[str, int] | None:
+        """Iterations of the loops outside; None where one has none."""
+        places: dict[str, int] = {}
+        for x in self.outer:
+            n = self.b.loops.count(x, self.b.located(Here(places)))
+            if not isinstance(n, int) or n < 1:
+                return None
+            places[x] = choose(n)
+        return places
+
+    def written(self, loops: Callable[..., list[Stmt]], places: Mapping[str, int]) -> tuple[Array, Array]:
+        """A number for what each element of the memory is, and whether it is anything."""
+        found, known = np.zeros(self.box.size, np.int64), np.zeros(self.box.size, bool)
+        here = self.b.located(Here({**self.ones(), **places, **dict.fromkeys(self.once, 0)}))
+        for stores, around in _in_loops(loops(here, self.stores), []):
+            shape = [n for _, n in around]
+            at = {v: np.arange(n).reshape([-1 if v is x else 1 for x, _ in around]) for v, n in around}
+            holds = np.broadcast_to(_hold(stores[0].conditions, at), shape)
+            offset = np.broadcast_to(_number(stores[0].offset, at), shape)[holds]
+            self.inside(offset, "written")
+            found[offset] = np.broadcast_to(_mixed([_index_of(s.value) for s in stores], at), shape)[holds]
+            known[offset] = True
+        return found, known
+
+    def stores(self, here: Here, _: tuple[Index, ...], there: tuple[Index, ...]) -> list[Stmt]:
+        """What an element is, a store for each number of it."""
+        offset = self.box.at(here)
+        return [Store("", offset, index(e, int64), there) for e in (0, *self.meaning(here))]
+
+    def ones(self) -> dict[str, int]:
+        """Loops that run once."""
+        loops = self.b.loops
+        found = {x: 0 for x in loops.order if loops.root[x].hi == 0 and loops.extent(x) == 1}
+        return found | ({loops.tile.word: 0} if loops.tile is not None and loops.tile.word else {})
+
+    def look_up(self, places: Mapping[str, int], written: tuple[Array, Array]) -> None:
+        loops, b = self.b.loops, self.b
+        inner = {x: Var(x, 0, loops.most(x) - 1) for x in self.inner}
+        here = b.located(Here({**places, **inner}))
+        at = {v: self.sample(loops.most(x)) for x, v in inner.items()}
+        conditions = [v.hi - here.at[v] for v in loops.variables if v in here.at]
+        conditions += [loops.count(x, here) - 1 - here.places[x] for x in inner]
+        conditions += [loops.count(s.loop, here) - 1 - loops.inside_block(s.loop, here)
+                       for s in loops.split.values() if s.edge == "guard"]
+        conditions += [subs(e, here.at) for e in loops.fused.valid]
+        holds = np.broadcast_to(_hold(conditions, at), POINTS)
+        offset = np.broadcast_to(_number(self.box.at(here), at), POINTS)[holds]
+        self.inside(offset, "read")
+        expected = np.broadcast_to(_mixed([0, *self.meaning(here)], at), POINTS)[holds]
+        found, known = written
+        for wrong, what in ((~known[offset], "never written"), (found[offset] != expected, "written as another one")):
+            if wrong.any():
+                raise InternalError(f"[verify] {self.step}: of {offset.size} elements that are read {wrong.sum()} are "
+                                    f"{what}, among them that at {offset[wrong][0]} of {self.box.size}")
+
+    def sample(self, n: int) -> Array:
+        """Iterations of a loop: any, and the first and the last one more often."""
+        ends = self.random.integers(2, size=POINTS) * (n - 1)
+        found: Array = np.where(self.random.random(POINTS) < 0.2, ends, self.random.integers(n, size=POINTS))
+        return found
+
+    def inside(self, offset: Array, done: str) -> None:
+        if offset.size and (offset.min() < 0 or offset.max() >= self.box.size):
+            raise InternalError(f"[verify] {self.step}: {offset.min()}..{offset.max()} of {self.box.size} elements "
+                                f"are {done}")
+
+
+def _in_loops(body: Iterable[Stmt], around: list[tuple[Var, int]]) -> Iterator[
+        tuple[list[Store], list[tuple[Var, int]]]]:
+    """The stores of an element, and the variables of the loops around them with their iterations."""
+    stores = [s for s in body if isinstance(s, Store)]
+    if stores:
+        yield stores, around
+    for s in body:
+        if isinstance(s, Loop) and isinstance(s.stop, int):
+            yield from _in_loops(s.body, [*around, (s.var, s.stop)])
+
+
+def _index_of(value: Value) -> Index:
+    """The index that a value is."""
+    return int(value.number) if value.op == "const" else value.index
+
+
+def _number(e: Index, at: Mapping[Var, Array]) -> Any:
+    """An index at places; a dim of the kernel, on which no loop depends, is at its least."""
+    def leaf(a: Atom) -> Any:
+        if isinstance(a, ValueIndex):
+            return _mixed(expressions(a.value), at) % 1009
+        return at[a] if a in at else bounds(a)[0]  # type: ignore[index]
+    return index_value(e, leaf)
+
+
+def _hold(conditions: Iterable[Index], at: Mapping[Var, Array]) -> Any:
+    """Where all conditions hold."""
+    holds: Any = np.True_
+    for e in conditions:
+        holds = holds & (_number(e, at) >= 0)
+    return holds
+
+
+def _mixed(numbers: Sequence[Index], at: Mapping[Var, Array]) -> Any:
+    """One number for several, another one where any of them differs, but by an unlikely chance."""
+    total: Any = np.zeros((), np.int64)
+    with np.errstate(over="ignore"):
+        for e in numbers:
+            total = total * np.int64(0x5851F42D4C957F2D) + _number(e, at)
+    return total
