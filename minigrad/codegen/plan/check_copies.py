@@ -183,7 +183,7 @@ def _number(e: Index, at: Mapping[Var, Array]) -> Any:
     def leaf(a: Atom) -> Any:
         if isinstance(a, ValueIndex):
             return _mixed(expressions(a.value), at) % 1009
-        return at[a] if a in at else bounds(a)[0]  # type: ignore[index]
+        return at[a] if isinstance(a, Var) and a in at else bounds(a)[0]
     return index_value(e, leaf)
 
 
