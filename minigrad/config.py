@@ -9,7 +9,7 @@
     MINIGRAD_DISK_CACHE     1: keep compiled programs on disk                                              (1)
     MINIGRAD_CACHE_MB       size limit of the compiled programs on disk                                    (512)
     MINIGRAD_WEIGHTS_MB     size limit of repacked weights on disk, 0: none are kept                       (8192)
-    MINIGRAD_VERIFY         1: verify kernels and loops after every pass                                   (0)
+    MINIGRAD_VERIFY         1: verify kernels and loops after every pass; refuse plans that do not fit     (0)
     MINIGRAD_OPENCL_PLANS   cpu or gpu: plan for OpenCL devices as for a processor or a GPU; auto: by kind (auto)
     MINIGRAD_ALLOW_TF32     1: float32 products may round their operands to 10 bits of mantissa, where a GPU's matrix
                             units do it: faster, and no longer exact. As torch.backends.cuda.matmul.allow_tf32  (0)
