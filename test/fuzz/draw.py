@@ -65,7 +65,8 @@ class Drawing:
 def draw(seed: int, devices: Sequence[str] = ("CPU",)) -> Network:
     """The network of a seed. The first device is the usual one."""
     d = Drawing(np.random.default_rng(seed & (1 << 63) - 1))
-    w, values, ops = Written(), {}, list[Op]()
+    w, ops = Written(), list[Op]()
+    values: dict[str, Any] = {}
 
     def append(op: Op) -> bool:
         kept = len(w.leaves), len(w.lines), len(w.computed), len(w.shapes)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Outcome:
     """`kind`: 'right', 'wrong' (numbers), 'error' (an exception), 'invalid' (PyTorch refuses it, or its numbers are not
-    finite), and of a process that ended: 'crash', 'hang'. `key` is the same for failures that look the same."""
+    finite), 'access' (a checker below has something to say), and of a process that ended: 'crash', 'hang'. `key` is the
+    same for failures that look the same."""
 
     kind: str
     key: str = ""

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import IO, Any
@@ -20,10 +20,11 @@ START_SECONDS = 120
 
 
 class Worker:
-    """Asks one process at a time; `seconds` counts the processor time of all. `environment`: of the processes."""
+    """Asks one process at a time; `seconds` counts the processor time of all. `environment`: of the processes. With
+    `listens`, what a process says besides its answers is a failure: a checker of accesses is below it."""
 
-    def __init__(self, environment: dict[str, str], patience: float, wrapper: tuple[str, ...] = ()) -> None:
-        self.environment, self.patience, self.wrapper = environment, patience, wrapper
+    def __init__(self, environment: dict[str, str], patience: float, listens: bool = False) -> None:
+        self.environment, self.patience, self.listens = environment, patience, listens
         self.seconds = 0.0
         self.level = "native"
         self._process: subprocess.Popen[bytes] | None = None
@@ -46,8 +47,17 @@ class Worker:
         """Ends the process."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
-            self._process = None
+            self._ended(self._process)
+
+    def _ended(self, process: subprocess.Popen[bytes]) -> int:
+        """Waits for a process, and lets go of its pipes; returns its exit status."""
+        process.wait()
+        for stream in (process.stdin, process.stdout, self._errors):
+            assert stream is not None
+            with suppress(OSError):
+                stream.close()
+        self._process = None
+        return process.returncode
 
     def _ask(self, request: dict[str, Any]) -> tuple[str, dict[str, Any] | Outcome]:
         level = json.loads(request["network"])["cpu"] if "network" in request else request["set"]["cpu"]
@@ -73,15 +83,18 @@ class Worker:
                 network = answer["network"]
                 continue
             self.seconds += answer["seconds"]
+            told = self._told() if self.listens else ""
+            if told and answer.get("kind") in ("right", "wrong"):
+                return network, Outcome("access", told.splitlines()[0], told)
             return network, answer
 
     def _start(self) -> subprocess.Popen[bytes]:
         environment = {**os.environ, **self.environment, "MINIGRAD_CPU": self.level}
         environment["PYTHONPATH"] = os.pathsep.join([str(TEST.parent), str(TEST)])
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (as long as the process)
-        self._process = subprocess.Popen([*self.wrapper, sys.executable, "-m", "fuzz.worker"], stdin=subprocess.PIPE,
+        self._process = subprocess.Popen([sys.executable, "-m", "fuzz.worker"], stdin=subprocess.PIPE,
                                          stdout=subprocess.PIPE, stderr=self._errors, env=environment, bufsize=0)
-        self._rest = b""
+        self._rest, self._heard = b"", 0
         answer = self._read(self._process, monotonic() + START_SECONDS)
         if isinstance(answer, Outcome):
             raise RuntimeError(f"the worker did not start: {answer.text}")
@@ -99,22 +112,26 @@ class Worker:
                 return Outcome("hang", "hang", f"no answer within {self.patience:g} s")
             if not piece:
                 process.wait()
-                self._process = None
-                return self._death(process.returncode)
+                told = self._told()
+                return self._death(self._ended(process), told)
             self._rest += piece
         line, _, self._rest = self._rest.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def _death(self, code: int) -> Outcome:
+    def _death(self, code: int, told: str) -> Outcome:
         name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        last = "\n".join(told.splitlines()[-25:])
+        return Outcome("crash", f"crash {name}", f"the process ended by {name}\n{last}")
+
+    def _told(self) -> str:
+        """What the process has said since the last time."""
         assert self._errors is not None
-        self._errors.seek(0)
-        told = self._errors.read().decode(errors="replace").strip().splitlines()
-        return Outcome("crash", f"crash {name}", f"the process ended by {name}\n" + "\n".join(told[-25:]))
+        self._errors.seek(self._heard)
+        told = self._errors.read()
+        self._heard += len(told)
+        return told.decode(errors="replace").strip()
 
 
 RENEWED = 400
 """Networks after which a process is replaced."""
-
-Run = Callable[[str], Outcome]
