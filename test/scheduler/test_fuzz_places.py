@@ -1,4 +1,5 @@
-"""Random graphs of what `test_fuzz` leaves out: assignments, scatters, orders, running values, all integers, attention.
+"""Random graphs of elementwise, reducing, moving and contracting operations (`support.random_graphs`), assignments,
+scatters, orders, running values, all integers, attention. Networks of layers are in `fuzz/`.
 
 Values on the CPU are compared with those on NUMPY, gradients too, and replays of a captured graph with itself.
 """

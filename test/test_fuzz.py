@@ -15,6 +15,7 @@ from fuzz.network import Network, Op, from_json  # noqa: E402
 from fuzz.script import script  # noqa: E402
 from fuzz.shrink import shrink  # noqa: E402
 from fuzz.watch import Worker  # noqa: E402
+
 from minigrad import Tensor  # noqa: E402
 from minigrad.nn import functional  # noqa: E402
 
