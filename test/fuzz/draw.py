@@ -17,8 +17,10 @@ MOST = 1 << 17
 MOST_WORK = 3e7
 """Multiplications of one operation."""
 
-CHANNELS = (1, 2, 3, 3, 4, 4, 5, 7, 8, 8, 8, 12, 16, 16, 16, 16, 17, 24, 31, 32, 32, 32, 48, 64)
-PLANES = (7, 8, 14, 16, 16, 24, 28, 31, 32, 33, 64)
+CHANNELS = (1, 2, 3, 3, 4, 5, 7, 8, 8, 8, 12, 16, 16, 16, 16, 16, 17, 24, 31, 32, 32, 32, 48, 64)
+PLANES = (7, 8, 14, 16, 16, 16, 16, 24, 28, 32, 32, 32, 33, 48, 64)
+"""What networks have most, powers of two above all, and some others."""
+
 USUAL = ("conv", "conv_transpose", "pool", "interpolate", "shuffle", "join", "concatenate", "norm", "activation")
 """Kinds that networks of images are made of: most have no other."""
 
@@ -47,11 +49,12 @@ class Drawing:
     def spatial(self, d: int) -> Shape:
         """The sizes of an image of d axes."""
         if d == 1:
-            return (int(2 ** self.rng.uniform(2.8, 13)),)
+            return (int(self.pick((64, 128, 256, 1000, 2048, 4000, 4096, 8000)))
+                    if self.chance(0.5) else int(2 ** self.rng.uniform(2.8, 13)),)
         if d == 3:
             return tuple(int(n) for n in self.rng.integers(4, 14, 3))
-        one = int(self.pick(PLANES)) if self.chance(0.5) else int(self.rng.integers(7, 65))
-        return (one, one) if self.chance(0.5) else (one, int(self.pick(PLANES)))
+        one = int(self.pick(PLANES)) if self.chance(0.7) else int(self.rng.integers(7, 65))
+        return (one, one) if self.chance(0.6) else (one, int(self.pick(PLANES)))
 
     def batch(self) -> int:
         """A number of examples, one as often as not."""

@@ -153,7 +153,7 @@ class conv_transpose:
 # ---- pools ----
 
 
-@kind(8)
+@kind(10)
 class pool:
     @staticmethod
     def draw(d: Any, x: int) -> Drawn:

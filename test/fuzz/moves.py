@@ -7,7 +7,7 @@ from fuzz.layers import Drawn, Named, kind, options, spatial
 from fuzz.network import Shape, Written
 
 
-@kind(12)
+@kind(16)
 class join:
     """A residual connection, a gate or a product with another value of its shape."""
 
