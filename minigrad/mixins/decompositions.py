@@ -1,8 +1,9 @@
 """Inverses, determinants, factors of matrices, and what is solved with them.
 
 Matrices are the last two axes, [..., n, n], of floats; half types compute in float32, and all in float64 what loses
-digits: eigenvalues, singular values and what is made of them, triangular solutions. Sizes must be known: graphs have
-some twenty Nodes per column, so that this is for matrices of tens to a few hundred columns. Nothing checks whether a
+digits: eigenvalues, singular values and what is made of them, triangular solutions. Sizes must be known: but for
+eigenvalues and singular values, which are LAPACK's, graphs have some twenty Nodes per column, so that this is for
+matrices of tens to a few hundred columns. Nothing checks whether a
 matrix is singular or positive definite, as values are not there yet: what has no answer gives infinities or NaN.
 """
 from __future__ import annotations
@@ -19,6 +20,7 @@ from minigrad.ops import decompositions as D
 from minigrad.ops.eigen import eigen
 from minigrad.ops.factors import pseudo_inverse
 from minigrad.ops.node import Node
+from minigrad.runtime.registry import get_device
 
 
 class DecompositionMixin(Base):
@@ -92,7 +94,7 @@ class DecompositionMixin(Base):
         the largest eigenvalue. The gradient is symmetric, and of vectors there where their eigenvalues differ from all
         others; signs are free.
 
-        By Jacobi's rotations, in N * (3 + log2(N)) rounds, 6 for 3 in float64, of two launches: for N of tens.
+        By LAPACK on the host, where values of other devices are copied to and back.
         """
         if self.ndim < 2 or self.shape[-1] != self.shape[-2] or str(UPLO).upper() not in ("L", "U"):
             raise ShapeError(f"[eigh] expected square matrices and UPLO 'L' or 'U', got {list(self.shape)} and "
@@ -100,10 +102,15 @@ class DecompositionMixin(Base):
         x = self._as_float()
         if 0 in self.shape:
             return x.sum(-1), x
-        both = (x if UPLO.upper() == "L" else x.transpose(-1, -2))._in_double()._of_matrices("eigh", eigen)
-        both, rows = both.cast(x.dtype), both.ndim - 2
+        lower = (x if UPLO.upper() == "L" else x.transpose(-1, -2))._on_host()._in_double()
+        both = lower._of_matrices("eigh", eigen).cast(x.dtype).to(x.device)
+        rows = both.ndim - 2
         n: Any = self.shape[-1]
         return both._cut(rows, 0, 1).squeeze(rows), both._cut(rows, 1, n + 1)
+
+    def _on_host(self) -> Self:
+        """These numbers where plans may call the host: on their own device, or on the CPU."""
+        return self if self.device == "NUMPY" or get_device(self.device).calls_host else self.to("CPU")
 
     def eigvalsh(self, UPLO: str = "L") -> Self:  # noqa: N803  (PyTorch's name)
         """The eigenvalues of `eigh`."""

@@ -6,10 +6,13 @@
 
 All processes have the same `received`, bit for bit. In one process alone all three are identities, and that is what
 their kernels compute: the engine puts calls that exchange memory between launches (engine/exchange.py).
+
+The same three compute what the host has a library for (HOSTED): the call changes the memory in place, and no other
+process takes part.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,19 +52,39 @@ def _received_vjp(node: Node, g: Node) -> tuple[Node | None, None]:
     return exchanged([g], how, channel + 1)[0], None
 
 
-def _elsewhere(*_: np.ndarray, **__: object) -> np.ndarray:
-    raise NotImplementedError("[exchange] processes exchange values of the device CPU")
+HOSTED: dict[str, Callable[[np.ndarray], None]] = {}
+"""By the name that stands in the place of `how`: functions of the memory of one value, which the host runs."""
+
+
+def _made_here(*_: np.ndarray, how: str, **__: object) -> np.ndarray:
+    if how not in HOSTED:
+        raise NotImplementedError("[exchange] processes exchange values of the device CPU")
+    return np.zeros((), np.int32)
+
+
+def _received(x: np.ndarray, _: np.ndarray, *, how: str, **__: object) -> np.ndarray:
+    if how not in HOSTED:
+        return x
+    made = np.array(x, order="C")
+    HOSTED[how](made)
+    return made
+
+
+def hosted(x: Node, how: str) -> Node:
+    """The value, of the same shape and dtype, that HOSTED[how] makes of this one. Devices that do not call the host
+    have none of it."""
+    return exchanged([x], how, 0)[0]
 
 
 SENT = Op("sent", _first, lambda node, g: (g,), lambda x, **_: x, Elementwise(_same_element, 0))
 """The same value, in memory that an exchange may overwrite. Its params, those of the exchange and its number there,
 tell it from others."""
 
-EXCHANGE = Op("exchange", _token, lambda node, g: (None,) * len(node.inputs), _elsewhere, Storage("exchange"))
+EXCHANGE = Op("exchange", _token, lambda node, g: (None,) * len(node.inputs), _made_here, Storage("exchange"))
 """A number nobody looks at. Once it is there, memory of its operands (all SENT, of one dtype) is being combined by
 `how` with that of the other processes. Exchanges of one `channel` are told apart by their order alone."""
 
-RECEIVED = Op("received", _first, _received_vjp, lambda x, y, **_: x, Elementwise(_same_element, 0))
+RECEIVED = Op("received", _first, _received_vjp, _received, Elementwise(_same_element, 0))
 """(a SENT value, an exchange of it): the combined value."""
 
 

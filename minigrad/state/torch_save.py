@@ -44,7 +44,7 @@ class _Storage(NamedTuple):
 _REBUILD = _Name("torch._utils", "_rebuild_tensor_v2")
 _REBUILD_OF_BYTES = _Name("torch._utils", "_rebuild_tensor_v3")
 _PLAIN: tuple[Any, ...] = (OrderedDict, Counter, set, frozenset, bytes, bytearray, codecs.encode)
-"""What names in a file may stand for; old protocols write bytes as text and codecs.encode."""
+"""All that names in a file may stand for; old protocols write bytes as text and codecs.encode."""
 
 
 _Python: Any = pickle._Pickler  # which can write names of what is not installed

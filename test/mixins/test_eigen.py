@@ -60,17 +60,39 @@ def test_on_devices(device: str) -> None:
         np.testing.assert_allclose(Tensor(below).eigvalsh().numpy(), np.linalg.eigvalsh(x), atol=1e-5)
 
 
-def test_rounds_share_their_programs() -> None:
-    with config(device="CPU", disk_cache=False):
-        Tensor(symmetric(5, 5, kind="float32")).eigvalsh().realize()
-        programs, launches = stats.programs, stats.launches
-        Tensor(symmetric(9, 9, kind="float32")).eigvalsh().realize()
-        assert stats.launches - launches > 100 and stats.programs - programs < 20
-        values = jit(lambda x: x.eigvalsh())
-        for seed in range(3):
-            x = normal(4, 4, seed=seed)
-            got = values(Tensor(x + x.T).realize()).numpy()
-            np.testing.assert_allclose(got, np.linalg.eigvalsh(x + x.T), atol=1e-5)
+@pytest.mark.parametrize("device", [d for d in devices() if d != "NUMPY"])
+def test_every_size_is_a_few_launches(device: str) -> None:
+    """Lazy, in batches, between other operations, captured with other numbers; with gradients on the CPU."""
+    def together(x: Tensor) -> list[Tensor]:
+        u, s, v = (x * 2).svd()
+        w = (x @ x.transpose(-1, -2)).eigvalsh()
+        loss = s.sum() + (x * 2).pinverse().square().sum() if device == "CPU" else s.sum()
+        gradients = loss.gradient(x) if device == "CPU" else ()
+        return [(u * s.unsqueeze(-2)) @ v.transpose(-1, -2) / 2, w + 1, loss, *gradients]
+
+    with config(device=device):
+        for rows, columns in ((1, 1), (3, 5), (17, 33)) if device == "CPU" else ((3, 5),):
+            captured = jit(together)
+            for seed in range(3):
+                x = normal(2, rows, columns, seed=seed)
+                found = [t.numpy() for t in captured(Tensor(x, requires_grad=True).realize())]
+                with config(device="NUMPY"):
+                    expected = [t.numpy() for t in together(Tensor(x.astype(np.float64), requires_grad=True))]
+                np.testing.assert_allclose(found[0], x, atol=1e-5)
+                for mine, wanted in zip(found, expected, strict=True):
+                    np.testing.assert_allclose(mine, wanted, rtol=1e-3, atol=1e-3 * abs(wanted).max())
+        launches, x = stats.launches, normal(100, 100)
+        np.testing.assert_allclose(Tensor(x).svd()[1].numpy(), np.linalg.svd(x)[1], rtol=1e-4, atol=1e-4)
+        assert stats.launches - launches < 20
+
+
+def test_what_is_not_finite_is_that_of_its_matrix_alone() -> None:
+    x = symmetric(3, 4, 4)
+    x[1, 2, 1] = np.nan
+    for device in ("NUMPY", "CPU"):
+        w, v = (t.numpy() for t in Tensor(x, device=device).eigh())
+        assert np.isnan(w[1]).all() and np.isnan(v[1]).all()
+        np.testing.assert_allclose(w[::2], np.linalg.eigvalsh(x[::2]), atol=1e-12)
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (5, 3), (2, 3, 6), (1, 1), (1, 4)])
