@@ -107,7 +107,7 @@ class Optimizer:
 
     _transient: tuple[str, ...] = ()
 
-    def _begin_as(self, kind: type[Optimizer], init: Callable[..., None], group: Mapping[str, Any],
+    def begin_as(self, kind: type[Optimizer], init: Callable[..., None], group: Mapping[str, Any],
                   options: Mapping[str, Any]) -> Optimizer:
         """Makes this one by `init`, that of `kind`, for a parameter group with options of its own beside others."""
         known, before = {"lr", *option_names(kind)}, {*self.__dict__}
@@ -189,7 +189,7 @@ class Optimizer:
 
     def beside(self, group: Mapping[str, Any]) -> Optimizer:
         """Another of this kind, for the Tensors and with the options of `group`."""
-        return object.__new__(self.kind)._begin_as(self.kind, vars(self.kind.__init__)["__wrapped__"], group, {})
+        return object.__new__(self.kind).begin_as(self.kind, vars(self.kind.__init__)["__wrapped__"], group, {})
 
     @property
     def lr(self) -> Tensor:

@@ -62,9 +62,9 @@ def made_in_groups(kind: type[Optimizer], init: Callable[..., None]) -> Callable
         named = {**{name: given[name] for name in [*given][2:] if name != "options"}, **given.get("options", {})}
         groups = parameter_groups(kind.__name__, params)
         if len(groups) == 1:
-            self._begin_as(kind, init, groups[0], named)
+            self.begin_as(kind, init, groups[0], named)
         else:
-            self.join(self, [object.__new__(kind)._begin_as(kind, init, group, named) for group in groups])
+            self.join(self, [object.__new__(kind).begin_as(kind, init, group, named) for group in groups])
         self.defaults = {name: named.get(name, of.default) for name, of in signature_of(init).parameters.items()
                          if name in ("lr", *option_names(kind))}
 

@@ -6,6 +6,8 @@ Per operation: the samples right of all, and the first failure; then totals. Opt
     --dtype NAME       float32 (default), int64, bool, bfloat16, or any other; several, separated by commas
     --device NAME      NUMPY (default, quick), CPU, ...
     --grad N           1: gradients too, 2: second gradients too, 0 (default): the forward direction alone
+    --lazy             also results of lazy views, and, on devices that capture, of captured functions that are replayed
+                       with other numbers
     --errors           invalid inputs that must be refused (in place of the directions above, unless --grad is given)
     --limit N          samples per entry and direction (100), evenly chosen
     --jobs N           processes (1)

@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 
-from minigrad import Tensor, config
-from minigrad.errors import InternalError, MinigradError
+from minigrad import Tensor, config, jit
+from minigrad.errors import CaptureError, InternalError, MinigradError
 
 from .compare import cotangent, difference, other_equals, tolerances
-from .convert import Unsupported, call_of, dtype_name, flat, from_torch
+from .convert import Unsupported, call_of, dtype_name, flat, from_torch, lazy_view
 from .counterparts import INDICES, RANDOM, SIGNS, counterpart
 
 REFUSALS = (MinigradError, TypeError, ValueError, IndexError, NotImplementedError)
-DIRECTIONS = ("forward", "gradient", "second", "errors")
+DIRECTIONS = ("forward", "views", "captured", "gradient", "second", "errors")
 
 
 @dataclass
@@ -59,7 +59,7 @@ def applicable(entry: Any, dtype: torch.dtype, direction: str) -> bool:
     """True where PyTorch itself has this on a CPU."""
     if direction == "errors":
         return entry.error_inputs_func is not None
-    if direction == "forward":
+    if direction in ("forward", "views", "captured"):
         return bool(entry.supports_dtype(dtype, "cpu"))
     return bool(dtype.is_floating_point and entry.supports_autograd and dtype in entry.supported_backward_dtypes("cpu")
                 and (direction == "gradient" or entry.supports_gradgrad) and entry.name not in RANDOM)
@@ -76,7 +76,7 @@ def check(entry: Any, dtype: torch.dtype, direction: str, device: str = "NUMPY",
         if direction == "errors":
             samples = [e.sample_input for e in entry.error_inputs("cpu")]
         else:
-            samples = list(entry.sample_inputs("cpu", dtype, requires_grad=direction != "forward"))
+            samples = list(entry.sample_inputs("cpu", dtype, requires_grad=direction in ("gradient", "second")))
         late = 0
         for k in range(0, len(samples), -(-len(samples) // limit) or 1):
             if late > 2:
@@ -143,8 +143,9 @@ def _precise(compute: Callable[[], list[Any]], count: int) -> list[Any]:
     return found if len(found) == count else [None] * count
 
 
-def _forward(entry: Any, run: Any, sample: Any, dtype: torch.dtype, device: str) -> str | None:
-    args, options = call_of(sample, device, lambda t: from_torch(t, device))
+def _forward(entry: Any, run: Any, sample: Any, dtype: torch.dtype, device: str,
+             tensor: Callable[[torch.Tensor, str], Tensor] = from_torch) -> str | None:
+    args, options = call_of(sample, device, lambda t: tensor(t, device))
     process = sample.output_process_fn_grad if entry.name in SIGNS else lambda result: result
     expected = flat(process(_torch_result(entry, sample)))
     precise = _precise(lambda: flat(process(_torch_result(entry, sample.transform(_widened)))), len(expected))
@@ -156,6 +157,39 @@ def _forward(entry: Any, run: Any, sample: Any, dtype: torch.dtype, device: str)
         return _compared(entry, got, expected, precise, not drawn)
     except Exception as error:
         return _failure(error)
+
+
+def _views(entry: Any, run: Any, sample: Any, dtype: torch.dtype, device: str) -> str | None:
+    """`_forward` of inputs that are parts of larger values, none of which is computed."""
+    return _forward(entry, run, sample, dtype, device, lazy_view)
+
+
+def _captured(entry: Any, run: Any, sample: Any, dtype: torch.dtype, device: str) -> str | None:
+    """`_forward` of a function that is captured once and replayed with other numbers."""
+    if entry.name in RANDOM:
+        raise Unsupported("drawn")
+
+    def function(*tensors: Tensor) -> Any:
+        given = iter(tensors)
+        args, options = call_of(sample, device, lambda _: next(given))
+        return run(*args, **options)
+
+    again = jit(function)
+
+    def replay(*args: Any, **options: Any) -> Any:
+        return again(*tensors)
+
+    for share in (1.0, 0.75, 0.5, 0.25):
+        tensors: list[Tensor] = []
+        scaled = sample.transform(lambda v: v * share if isinstance(v, torch.Tensor) and v.is_floating_point()  # noqa: B023
+                                  and share != 1 else v)  # noqa: B023
+        call_of(scaled, device, lambda t: tensors.append(from_torch(t, device).realize()))  # noqa: B023
+        wrong = _forward(entry, replay, scaled, dtype, device)
+        if wrong is not None:
+            if wrong.startswith(CaptureError.__name__):
+                raise Unsupported(wrong)
+            return f"with numbers times {share}: {wrong}"
+    return None
 
 
 def _compared(entry: Any, got: list[Any], expected: list[Any], precise: list[Any], values: bool = True) -> str | None:
@@ -266,4 +300,5 @@ def _errors(entry: Any, run: Any, sample: Any, dtype: torch.dtype, device: str) 
 
 
 _CHECKS: dict[str, Callable[..., str | None]] = {
-    "forward": _forward, "gradient": _gradient, "second": _second, "errors": _errors}
+    "forward": _forward, "views": _views, "captured": _captured, "gradient": _gradient, "second": _second,
+    "errors": _errors}

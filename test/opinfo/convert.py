@@ -39,6 +39,18 @@ def from_torch(t: torch.Tensor, device: str, leaf: bool = False) -> Tensor:
     return Tensor(np.array(values), dtype=name, device=device, requires_grad=True if leaf else None)
 
 
+def lazy_view(t: torch.Tensor, device: str) -> Tensor:
+    """`from_torch` as a part of a larger value that is not computed: flipped, its axes in another order, sliced."""
+    axes = list(range(t.ndim))
+    turned = t.detach().resolve_neg().permute(axes[::-1]).flip(axes) if axes else t.detach()
+    larger = torch.ones([n + 2 for n in turned.shape], dtype=t.dtype)
+    inside = tuple([slice(1, n + 1) for n in turned.shape])
+    larger[inside] = turned
+    whole = from_torch(larger, device)
+    part = whole.unsqueeze(0).cat(whole.unsqueeze(0))[1]
+    return part[inside].flip(axes).permute(axes[::-1]) if axes else part
+
+
 def to_torch(t: Tensor) -> torch.Tensor:
     """The values and type of a result."""
     return torch.from_numpy(np.array(t.numpy())).to(getattr(torch, t.dtype.name)).reshape(list(t.numpy().shape))

@@ -62,7 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(*sorted({op_db[k].formatted_name for k in chosen} - {op_db[k].formatted_name for k in covered}), sep="\n")
         return 0
     directions = [*(["errors"] if options.errors else []),
-                  *(["forward"] if not options.errors or options.grad else []), *["gradient", "second"][:options.grad]]
+                  *(["forward"] if not options.errors or options.grad else []),
+                  *(["views"] if options.lazy else []),
+                  *(["captured"] if options.lazy and options.device != "NUMPY" else []),
+                  *["gradient", "second"][:options.grad]]
     tasks = [(k, dtype, direction, options.device, options.limit) for k in covered
              for dtype in options.dtype.split(",") for direction in directions
              if direction != "errors" or dtype == options.dtype.split(",")[0]]
@@ -97,6 +100,7 @@ def _parsed(argv: Sequence[str] | None) -> Any:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="NUMPY")
     parser.add_argument("--grad", type=int, choices=(0, 1, 2), default=0)
+    parser.add_argument("--lazy", action="store_true")
     parser.add_argument("--errors", action="store_true")
     parser.add_argument("--limit", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=1)

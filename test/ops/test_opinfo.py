@@ -11,7 +11,8 @@ pytestmark = [pytest.mark.skipif(find_spec("torch") is None or find_spec("expect
                                  reason="torch and expecttest are not installed: there is no OpInfo"),
               pytest.mark.filterwarnings("ignore")]  # of torch's own modules, when they are imported
 TURNS = (("float32", "forward"), ("float32", "gradient"), ("bfloat16", "forward"), ("float32", "second"),
-         ("int64", "forward"), ("bfloat16", "gradient"), ("bool", "forward"), ("bfloat16", "second"))
+         ("int64", "forward"), ("bfloat16", "gradient"), ("bool", "forward"), ("bfloat16", "second"),
+         ("float32", "views"), ("bfloat16", "views"), ("int64", "views"))
 
 
 @pytest.mark.parametrize("turn", range(2))
