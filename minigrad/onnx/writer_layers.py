@@ -265,7 +265,7 @@ def _comparable(w: Writer, x: str, dtype: DType) -> str:
 
 
 def _search(w: Writer, node: Node) -> str:
-    """How many elements are before each value, counted one by one; NaN is the largest number."""
+    """The number of elements before each value, counted one by one; NaN is the largest number."""
     dtype, right = node.inputs[0].dtype, node.params["right"]
     runs, values = (w.op("Unsqueeze", _comparable(w, w.values[i], dtype), w.constant([axis], np.int64))
                     for i, axis in zip(node.inputs, (-2, -1), strict=True))
