@@ -77,6 +77,9 @@ class Captures:
         if not settings.jit or settings.check_indices or dry_runs or (observers and capturing()):
             return self._run(args, kwargs)
         around = self._surroundings.values()
+        if self._surroundings.refusal is not None:
+            self._note(f"runs eagerly: {self._surroundings.refusal}")
+            return self._run(args, kwargs)
         arguments = Arguments(args, kwargs)
         key = (arguments.keys, around, modes.now, (settings.device, settings.planning))
         if self._eager and key in self._eager:
@@ -351,8 +354,9 @@ def jit(function: Callable | None = None, *, limit: int = MAX_CAPTURES, donate: 
 
     Numbers and strings that it reads by names and constants alone (arguments, closure, globals, `self.rate`,
     `options["rate"]`) are part of the kind, those that your functions, methods and Modules read which it names or calls
-    too, and so are the modes of the Modules. What is reached otherwise (`rates[k]`, `getattr`, loops over a list), and
-    what arrays and objects of other libraries hold, stays as it was when the function was captured.
+    too, and so are the modes of the Modules, and what is in the lists, dictionaries, sets and numpy arrays that those
+    names lead to (one that is too large for a look at each call has the function run eagerly). What `getattr` reaches,
+    and what other objects hold, stays as it was when the function was captured.
 
     Returned Tensors carry no history for gradients: backward belongs inside. At most `limit` captures are kept; further
     kinds of arguments run eagerly, with a warning. Reading a Tensor's values inside raises CaptureError.

@@ -2,9 +2,10 @@
 
 These are looked at, at every call: closure cells, globals, defaults and attributes of its own object, whatever they
 are; numbers and strings that those lead to by names and constants (`args.rate`, `settings["rate"]`,
-`self.config.depth`); the same of the user's functions and methods that it names, of those that they name, and of
-`forward` of the Modules that it called, with their modes and numbers. Other contents of objects, what is computed
-(`rates[k]`, `getattr`), and what installed libraries read stay as they were when the function was captured.
+`self.config.depth`); what is in the lists, dictionaries, sets and numpy arrays that those lead to, and in the
+environment (`contents.py`); the same of the user's functions and methods that it names, of those that they name, and of
+`forward` of the Modules that it called, with their modes and numbers. Contents of other objects, what `getattr`
+computes, and what installed libraries read stay as they were when the function was captured.
 """
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from typing import Any
 from weakref import ref
 
 from minigrad.capture.arguments import Same, given, is_plain, static
+from minigrad.capture.contents import elements_of, is_read, key_of, looks_at, refusal
 from minigrad.mixins.modes import of_modules
 from minigrad.tensor import Tensor
 
@@ -57,6 +59,9 @@ class Surroundings:
         self.keys: tuple[tuple[str, Any], ...] | None = None
         self._references: list[Callable[[], Any]] = []
         self._looks: list[tuple[Callable[[], Any], int]] = []
+        self._contents: list[tuple[Callable[[], Any], Any]] = []
+        self.refusal: str | None = None
+        """Says what it reads that cannot be looked at, at each call; None where all can."""
         self._mark: object = None
 
     def values(self) -> tuple[tuple[str, Any], ...]:
@@ -69,7 +74,11 @@ class Surroundings:
         called = [m for m in [r() for r in self._modules] if m is not None]
         modes = tuple([(f"the mode or a number of {type(m).__name__}", m.captured_mode) for m in called])
         if keys is None or not self.same(False) or keys[len(keys) - len(modes):] != modes:
-            spots = [] if self._plain is None else spots_of(self._plain, self._owner(), called)
+            read: dict[str, Any] = {}
+            spots = [] if self._plain is None else spots_of(self._plain, self._owner(), called, read)
+            self.refusal = next((found for n, v in read.items() if (found := refusal(n, v)) is not None), None)
+            if self.refusal is not None:
+                read = {}
             weak = ref(self)
 
             def gone(_: ref) -> None:
@@ -77,9 +86,12 @@ class Surroundings:
                 if found is not None:
                     found.keys = None
 
+            self._contents = [look for v in read.values() for look in looks_at(v)]
             self._references = [_reference(v, gone) for _, _, v in spots]
+            self._references += [_reference(v, gone) for container in read.values() for v in elements_of(container)]
             self._looks = [(get, id(v)) for _, get, v in spots]
-            self.keys = keys = *[(name, _seen(v)) for name, _, v in spots if not isinstance(v, ModuleType)], *modes
+            self.keys = keys = (*[(name, _seen(v)) for name, _, v in spots if not isinstance(v, ModuleType)],
+                                *[(name, key_of(v)) for name, v in read.items()], *modes)
         self._mark = mark
         return keys
 
@@ -92,7 +104,10 @@ class Surroundings:
             for get, last in self._looks:
                 if id(get()) != last:
                     return False
-        except (ValueError, LookupError, TypeError):  # a cell is not bound, or something else is there
+            for get, last in self._contents:
+                if get() != last:
+                    return False
+        except (ValueError, LookupError, TypeError, RuntimeError):  # a cell is not bound, or something else is there
             return False
         return True
 
@@ -149,8 +164,9 @@ _BETWEEN = ("CACHE", "PRECALL", "PUSH_NULL", "COPY_FREE_VARS", "RESUME")
 
 
 @lru_cache(maxsize=4096)
-def paths_of(code: CodeType) -> tuple[Path, ...]:
-    """The paths that a function and everything defined inside read, each once, in the order of their text."""
+def ends_of(code: CodeType) -> tuple[Path, ...]:
+    """The paths that a function and everything defined inside read to their end, each once, in the order of their text.
+    One may be the beginning of another: what is read of `a` in `len(a) + a.b`."""
     own = code.co_varnames[0] if code.co_argcount else None
     found: dict[Path, None] = {}
     for c in _codes(code):
@@ -160,24 +176,30 @@ def paths_of(code: CodeType) -> tuple[Path, ...]:
             if i.opname in _BETWEEN:
                 continue
             named = i.argval[-1] if isinstance(i.argval, tuple) and i.argval else i.argval
+            further: Path = ()
             if i.opname in _ATTRIBUTES and path and not key:
-                path = (*path, ("attribute", named))
+                further = (*path, ("attribute", named))
             elif i.opname in ("LOAD_CONST", "LOAD_SMALL_INT") and path and not key:
                 key = [i.argval]
                 continue
             elif i.opname in ("BINARY_SUBSCR", "BINARY_OP") and path and key and i.argrepr in ("", "[]"):
-                path = (*path, ("item", key[0])) if type(key[0]) in (int, str) else ()
+                further = (*path, ("item", key[0])) if type(key[0]) in (int, str) else ()
             elif i.opname.startswith(("LOAD_FAST", "LOAD_DEREF")) and own is not None and named == own:
-                path = (("own", ""),)
+                further = (("own", ""),)
             elif i.opname in _LOADS:
-                path = ((_LOADS[i.opname], named),)
-            else:
-                path = ()
-            key = []
-            if path and len(path) <= LONGEST:
-                found[path] = None
-    longer = {p[:k] for p in found for k in range(1, len(p))}
-    return tuple([p for p in found if p not in longer])
+                further = ((_LOADS[i.opname], named),)
+            if path and further[:-1] != path:
+                found[path[:LONGEST]] = None
+            path, key = further, []
+    return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def paths_of(code: CodeType) -> tuple[Path, ...]:
+    """The paths that a function and everything defined inside read, each once, without beginnings of longer ones."""
+    ends = ends_of(code)
+    longer = {p[:k] for p in ends for k in range(1, len(p))}
+    return tuple([p for p in ends if p not in longer])
 
 
 def _codes(code: CodeType) -> list[CodeType]:
@@ -214,9 +236,10 @@ MOST = 64
 """The most functions that are gone through."""
 
 
-def spots_of(plain: FunctionType, owner: object | None, modules: list[Any]) -> list[Spot]:
+def spots_of(plain: FunctionType, owner: object | None, modules: list[Any], read: dict[str, Any]) -> list[Spot]:
     """The places that a function reads itself; then numbers and strings that it reads beyond, those that functions of
-    the user's read which it names, and `forward` of these Modules; with what there is on the way to them."""
+    the user's read which it names, and `forward` of these Modules; with what there is on the way to them. Containers of
+    which they read what is in there go into `read`, by name."""
     own = [*_held(plain), *_named(plain, owner)]
     names = {name for name, _, value in own if value is not UNBOUND}
     beyond: dict[tuple[str, int, int], Spot] = {}
@@ -229,6 +252,8 @@ def spots_of(plain: FunctionType, owner: object | None, modules: list[Any]) -> l
             continue
         done.add((id(function), id(of)))
         known = function is plain
+        for name, container in _read_by(function, of):
+            read.setdefault(f"what is in {name}" if known else f"what is in {name} in {function.__name__}", container)
         for chain in [*_chains(function, of), *([] if known else [[s] for s in _held(function)])]:
             length = len(chain) if chain and is_plain(chain[-1][2]) else 0
             for k, (_, _, value) in enumerate(chain):
@@ -241,6 +266,21 @@ def spots_of(plain: FunctionType, owner: object | None, modules: list[Any]) -> l
                 if not known or name not in names:
                     beyond.setdefault((name, id(function), id(of)), (name, get, value))
     return [*own, *beyond.values()]
+
+
+def _read_by(function: FunctionType, own: object | None) -> Iterator[tuple[str, Any]]:
+    """(name, container) of the containers of which a function reads what is in there, its defaults among them."""
+    for name, _, value in _held(function):
+        if name not in function.__code__.co_freevars and is_read(value, None):
+            yield name, value
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    for path in ends_of(function.__code__):
+        steps = path[1:] if path[0][0] == "own" else path
+        chain = list(_along(path, function, cells, own))
+        for k, (name, _, value) in enumerate(chain):
+            kind, then = steps[k + 1] if k + 1 < len(steps) else ("", None)
+            if not (kind == "item" and k + 1 < len(chain)) and is_read(value, then if kind == "attribute" else None):
+                yield name, value
 
 
 def _held(function: FunctionType) -> Iterator[Spot]:

@@ -4,6 +4,7 @@
 import gc
 from collections import namedtuple
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -503,18 +504,20 @@ def test_copies_between_devices_are_replayed(name):
 
 
 def test_a_check_compares_replays_with_the_function():
-    total, offset = Tensor([1.0, 2.0]).realize(), {"k": 0.0}
+    total, offset = Tensor([1.0, 2.0]).realize(), SimpleNamespace(k=0.0)
+
+    name = "k"
 
     @jit
     def f(x):
         total.assign(total + x)
-        return total * 2 + Tensor.rand(2) + sum(offset.values())
+        return total * 2 + Tensor.rand(2) + getattr(offset, name)
 
     with config(jit_check=True):
         for k in range(3):
             f(Tensor([1.0, 1.0]))
             assert total.tolist() == [2.0 + k, 3.0 + k]
-        offset["k"] = 1.0
+        offset.k = 1.0
         expected = r"got other values of result 0.*the first kernel that differs is \w+, launch 1"
         with pytest.raises(CaptureError, match=expected):
             f(Tensor([1.0, 1.0]))
