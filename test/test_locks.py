@@ -5,20 +5,22 @@ from typing import Any
 
 import pytest
 
+from minigrad import locks as module
 from minigrad import random
 from minigrad.engine import observe, realize
 from minigrad.expr import core
 from minigrad.locks import free_in_children
 from minigrad.runtime import opencl_devices, registry
 
-MODULES = {"expr": core._interning, "realize": realize._working, "lines": observe._lock, "random": random._state.lock,
+MODULES = {"expr": core._interning, "realize": realize.working, "lines": observe._lock, "random": random._state.lock,
            "registry": registry._lock, "opencl": opencl_devices._lock}
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_child_finds_them_free() -> None:
-    """Another thread holds them all while the process is forked; it does not exist in the child."""
+def test_a_child_finds_them_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread holds them all, for longer than a fork waits; it does not exist in the child."""
+    monkeypatch.setattr(module, "PATIENCE", 0.05)
     plain = threading.Lock()
     locks: list[Any] = [*MODULES.values(), free_in_children(threading.RLock()), plain]
     held, done = threading.Event(), threading.Event()

@@ -18,6 +18,7 @@ from minigrad.capture.journal import Guard, Journal, giving, held_by_others, put
 from minigrad.capture.recorder import Entry, Recorder, Recording
 from minigrad.capture.steady import Steady, steady_after
 from minigrad.engine.observe import Observer, observing
+from minigrad.engine.realize import working
 from minigrad.engine.storage import leaf_of_type
 from minigrad.engine.transfer import cloned, download
 from minigrad.errors import CaptureError, present, quantity
@@ -183,6 +184,10 @@ class Capture:
 
     def replay(self, owners: list[Tensor], dims: dict[str, int]) -> Any:
         """Does the steps again on the buffers that the owners have now."""
+        with working:
+            return self._replay(owners, dims)
+
+    def _replay(self, owners: list[Tensor], dims: dict[str, int]) -> Any:
         if self.steady is not None:
             self.steady.over, self.steady = True, None
         registers: list[Any] = [None] * self.recording.size
@@ -192,7 +197,7 @@ class Capture:
             settle(lazy)
         del lazy
         for (r, _, _), t in zip(self.places, found, strict=True):
-            registers[r] = t.node.storage
+            registers[r] = _storage_of(t)
         for r, buffer in self.constants:
             registers[r] = buffer
         for changed, before, derived in list(self.derived):
@@ -237,6 +242,12 @@ class Capture:
             else:
                 found += giving(at(owners, rebind.place), buffer, what)
         return [*found, store(changes, "mark", object())] if found else []
+
+
+def _storage_of(t: Tensor) -> Any:
+    """The buffer of a Tensor that was computed just now, and that another thread may have assigned to since."""
+    storage = t.node.storage
+    return t._settled().storage if storage is None else storage
 
 
 def at(owners: list[Tensor], place: Place) -> Tensor:

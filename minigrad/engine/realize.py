@@ -16,15 +16,16 @@ from minigrad.ops.storage import ALIASES, CONST, CONTIGUOUS
 from minigrad.runtime.registry import get_device
 from minigrad.scheduler.graph import resolve
 
-_working = free_in_children(RLock())
-"""Held while Nodes are computed: two threads may want the same ones, and assigns overwrite what others read."""
+working = free_in_children(RLock())
+"""Held while Nodes are computed: two threads may want the same ones, and assigns overwrite what others read. Who holds
+it and finds a value keeps that from being overwritten for as long as he refers to its Node."""
 
 
 def realize(nodes: list[Node]) -> None:
     """Computes `nodes` together, device by device, and sets their storage, unless somebody only wants their graph."""
     if dry_runs and dry_runs[-1].only_graphs:
         return
-    with _working:
+    with working:
         waiting = [n for n in nodes if n.storage is None]
         if len(waiting) == 1:
             plan = _plans.get(waiting[0].kind)

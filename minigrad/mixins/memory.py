@@ -6,6 +6,8 @@ from typing import Any, NoReturn, Self
 from weakref import ref
 
 from minigrad.dtype import BY_NAME, DType, to_dtype
+from minigrad.engine.observe import dry_runs
+from minigrad.engine.realize import working
 from minigrad.engine.storage import next_id
 from minigrad.errors import DeviceError, DTypeError, MinigradError
 from minigrad.handles import changed, changed_by_user
@@ -62,6 +64,15 @@ def _check_history(name: str, tensor: Any) -> None:
 
 class MemoryMixin(Base):
     __slots__ = ()
+
+    def _settled(self) -> Node:
+        """The Node of the present value, computed; nothing overwrites that while the caller refers to it, whatever
+        other threads assign."""
+        with working:
+            while True:
+                node = self.realize().node
+                if node.storage is not None or dry_runs:
+                    return node
 
     @property
     def data(self) -> Self:

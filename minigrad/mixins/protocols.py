@@ -140,7 +140,7 @@ class ProtocolMixin(Base):
             array = self.numpy()
             return array if dtype is None else array.astype(dtype, copy=False)
         host_reads()
-        return lent(self.realize().node)
+        return lent(self._settled())
 
     def __dlpack__(self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
                    dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
@@ -158,7 +158,7 @@ class ProtocolMixin(Base):
                                f", got {target} and copy={copy} for a tensor on {self.device}: write x.to('CPU')")
         host_reads()
         moved = self if direct else self.to("CPU")
-        return exported(lent(moved.realize().node, not copy), self.dtype is bfloat16, max_version,
+        return exported(lent(moved._settled(), not copy), self.dtype is bfloat16, max_version,
                         copy if direct else None)
 
     def __dlpack_device__(self) -> tuple[int, int]:

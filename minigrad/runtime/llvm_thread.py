@@ -14,10 +14,12 @@ from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from minigrad.locks import free_in_children
+
 T = TypeVar("T")
 
-lock = threading.RLock()
-"""Held while LLVM works. A fork waits for it, so that the child finds LLVM as it was between two pieces of work."""
+lock = free_in_children(threading.RLock())
+"""Held while LLVM works: a child finds LLVM as it was between two pieces of work."""
 
 
 class _Work:
@@ -93,11 +95,10 @@ def _end() -> None:
 
 def _in_child() -> None:
     global _queue
-    lock.release()
     _queue = SimpleQueue()  # what others wait for is theirs
     _threads.clear()
 
 
 atexit.register(_end)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=_in_child)
+    os.register_at_fork(after_in_child=_in_child)
