@@ -1,4 +1,4 @@
-"""What is in the lists, dictionaries, sets and arrays that a captured function reads, and in the environment.
+"""The contents of the lists, dictionaries, sets and arrays that a captured function reads, and of the environment.
 
 These are changed in place, so that the object alone says nothing. A look at one is a value that is another after a
 change: ids of elements, for as long as they live, or bytes. Looks are compared at each call; its key, in which numbers

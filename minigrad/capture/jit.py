@@ -25,9 +25,10 @@ from weakref import ref
 
 from minigrad import random
 from minigrad.capture.arguments import Arguments, change_of, returned_iterator, tensors_in, transform, unlike
+from minigrad.capture.checked import checked_replay
 from minigrad.capture.journal import Journal, escaped, settle
 from minigrad.capture.recorder import PlanStep, Recorder, capturing
-from minigrad.capture.replay import PATIENCE, Capture, checked_replay
+from minigrad.capture.replay import PATIENCE, Capture
 from minigrad.capture.steady import MISS
 from minigrad.capture.surroundings import Surroundings
 from minigrad.config import Config, bytes_of, config, current

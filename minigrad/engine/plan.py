@@ -283,8 +283,7 @@ def uses_of(items: list[Item]) -> list[tuple[int, ...]]:
 
 
 HandOut = Callable[[list[Any]], list[Store]]
-"""What a run of a plan changes beside memory, for the buffers by slot: stores that are made at once with its last
-launch."""
+"""A function that gives the stores to make at once with a plan's last launch, for the buffers by slot."""
 
 
 def run_plan(plan: ExecutionPlan, leaves: dict[int, Buffer], numbers: dict[int, float], values: dict[str, int],

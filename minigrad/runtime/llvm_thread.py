@@ -42,7 +42,7 @@ class _Work:
             self._done.release()
 
     def result(self) -> Any:
-        """What the call gives or raises, once it is over."""
+        """The result of the call, once it is over. Raises what that raises."""
         self._done.acquire()
         if self._error is not None:
             try:

@@ -18,6 +18,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
+try:
+    import grp
+    import pwd
+except ImportError:  # a system without such owners
+    pass
+
 MOST_LINKS = 40
 """The links of one path that are followed, as by the system."""
 
@@ -89,9 +95,7 @@ def _problem(path: str, status: os.stat_result, last: bool) -> str | None:
 
 
 def _user(number: int) -> str:
-    with suppress(ImportError, KeyError):
-        import pwd
-
+    with suppress(KeyError):
         return f"the user {pwd.getpwuid(number).pw_name}"
     return f"the user {number}"
 
@@ -99,10 +103,7 @@ def _user(number: int) -> str:
 @lru_cache(maxsize=64)
 def _is_alone(group: int, user: int) -> bool:
     """True for the group that a user has for himself."""
-    with suppress(ImportError, KeyError):
-        import grp
-        import pwd
-
+    with suppress(KeyError):
         name, found = pwd.getpwuid(user), grp.getgrgid(group)
         return name.pw_gid == group and found.gr_name == name.pw_name and set(found.gr_mem) <= {name.pw_name}
     return False
