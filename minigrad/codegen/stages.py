@@ -17,6 +17,7 @@ The pipeline, each line with its reason:
     with_arguments    layers that differ in sizes only are one program, where knowing the sizes gains nothing, and steps
                       that differ in a number only: masks, what is padded
     build             the loop nest
+    bounded_sums      no accumulator takes many terms, so that long sums keep their digits
 """
 from __future__ import annotations
 
@@ -68,6 +69,7 @@ from minigrad.codegen.strategies.plan import (
 from minigrad.codegen.strategies.scan import ScanPlan
 from minigrad.codegen.strategies.split_k import part_variable, split_k
 from minigrad.codegen.strategies.thin import transpose_thin
+from minigrad.codegen.transforms.bounded_sums import bounded_sums
 from minigrad.config import current
 from minigrad.dtype import DType
 from minigrad.errors import InternalError, PlanError, present, reporting
@@ -123,7 +125,7 @@ def stages_of(kernel: Kernel, target: Target) -> Staged:
 def _stages_of_steps(kernel: Kernel, target: Target) -> Staged:
     """The one stage of a loop with a carried state."""
     plan = present(scan.choose(kernel, target), "[scan] expected a plan")
-    function = build_any(kernel, kernel.nests, plan, kernel.name)
+    function = bounded_sums(build_any(kernel, kernel.nests, plan, kernel.name), {})
     nests = kernel.nests[present(kernel.steps, "[scan] expected steps").first:]
     return Staged(kernel, (Stage(function, plan, nests, kernel.dims, extent_of(function)),), ())
 
@@ -227,12 +229,13 @@ def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, ta
             if plan.sizes and name != kernel.name:  # other stages may begin elsewhere
                 general, begins = from_first(general)
             general, shared, values = with_sizes_as_dims(general, plan)
-        function = _loops(general, shared, name)
+        dims = (*kernel.dims, *values)
+        known = dict(zip(general.dims, dims, strict=True))
+        function = bounded_sums(_loops(general, shared, name), known)
         check_room(function, target)
     if plan.strategy == PATTERN:
         verify_function(function)
-    dims = (*kernel.dims, *values)
-    extent = subs(extent_of(function), dict(zip(general.dims, dims, strict=True)))
+    extent = subs(extent_of(function), known)
     return Stage(function, plan, nests, dims, extent, begins)
 
 

@@ -123,9 +123,33 @@ def _scatter_reference(base: np.ndarray, index: np.ndarray, value: np.ndarray, *
     at[axis] = _inside(index, base.shape[axis])
     if reduction == "set":
         out[tuple(at)] = value  # numpy too leaves the last of several values
-    else:
-        _COMBINE[reduction].at(out, tuple(at), value)
-    return out
+        return out
+    wide = out.astype(np.float64) if reduction == "add" and dtype.is_float else out
+    _COMBINE[reduction].at(wide, tuple(at), value)
+    return wide.astype(out.dtype, copy=False)
+
+
+def scattered_wide(node: Node, inputs: Sequence[Node], dtype: DType) -> Node:
+    """The Node that adds values to their places in a wider type."""
+    base, index, value = inputs
+    total = B.scatter(B.cast(base, dtype), index, B.cast(value, dtype), node.params["axis"], "add")
+    return B.cast(total, node.dtype)
+
+
+def scattered_in_parts(node: Node, inputs: Sequence[Node], parts: int) -> Node:
+    """The Node that adds each of so many parts of the values to places of its own, and then these to the base."""
+    base, index, value = inputs
+    axis, dtype = node.params["axis"], node.dtype.compute
+    size = -(-index.shape[axis] // parts)
+    padding = tuple([(0, parts * size - n if a == axis else 0) for a, n in enumerate(index.shape)])
+
+    def cut(x: Node) -> Node:
+        return B.reshape(B.pad(x, padding, 0), (*x.shape[:axis], parts, size, *x.shape[axis + 1:]))
+
+    places = B.full(0, (*base.shape[:axis], parts, *base.shape[axis:]), dtype, base.device)
+    added = B.scatter(places, cut(index), cut(B.cast(value, dtype)), axis + 1, "add")
+    total = B.add(B.cast(base, dtype), B.reshape(B.sum(added, (axis,)), base.shape))
+    return B.cast(total, node.dtype)
 
 
 GATHER = Op("gather", _gather_infer, _gather_vjp, _gather_reference, Storage("gather"))

@@ -6,15 +6,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from minigrad.codegen.strategies.attention_groups import has_blocks
+from minigrad.codegen.transforms.bounded_sums import TERMS
+from minigrad.dtype import bfloat16, float16, float32, float64
 from minigrad.errors import InternalError
 from minigrad.expr import bounds
 from minigrad.ops.attention import ATTENTION, attention_by_table
 from minigrad.ops.attention_gradient import ATTENTION_GRADIENT, ATTENTION_SUMS
 from minigrad.ops.build import is_simple
 from minigrad.ops.composite import expanded
+from minigrad.ops.indexed import SCATTER, scattered_in_parts, scattered_wide
 from minigrad.ops.node import Node
-from minigrad.ops.op import Composite, Scan
+from minigrad.ops.op import Composite, IndexMap, Scan
 from minigrad.ops.scan import unrolled
+from minigrad.ops.storage import CONST
 from minigrad.scheduler.graph import Graph, build_graph, resolve
 from minigrad.target import Target
 
@@ -48,7 +52,7 @@ class Expanded:
 
 def expand_graph(graph: Graph, target: Target, is_loop: Callable[[Node], bool]) -> Expanded | None:
     """The graph without composites; None where there is nothing to expand (composites, attention that the target has no
-    strategy for, and loops for which not `is_loop`), to merge or to simplify."""
+    strategy for, loops for which not `is_loop`, and scatters that add many values), to merge or to simplify."""
 
     def is_kernel(node: Node) -> bool:
         if node.op is ATTENTION:
@@ -62,11 +66,13 @@ def expand_graph(graph: Graph, target: Target, is_loop: Callable[[Node], bool]) 
             return None
         if node.op is ATTENTION:
             return attention_by_table(node, inputs)
+        if adds_many(node):
+            return _added(node, inputs, target)
         return unrolled(node, inputs) if type(node.op.lower) is Scan else None
 
     graph.connect()
-    if not any(not leaf and (n.op is ATTENTION or isinstance(n.op.lower, Composite | Scan)) and not is_kernel(n)
-               for n, leaf in zip(graph.nodes, graph.leaf, strict=True)) and _is_settled(graph):
+    if not any(not leaf and (n.op is ATTENTION or isinstance(n.op.lower, Composite | Scan) or adds_many(n))
+               and not is_kernel(n) for n, leaf in zip(graph.nodes, graph.leaf, strict=True)) and _is_settled(graph):
         return None
     targets = [graph.nodes[k] for k in graph.targets]
     image = expanded(targets, rewrite, is_kernel)
@@ -98,6 +104,31 @@ def _is_settled(graph: Graph) -> bool:
             return False
         seen.add(key)
     return True
+
+
+def adds_many(node: Node) -> bool:
+    """True for a scatter that may add so many values to one place that its type would lose digits of their sum. Where
+    they are few beside the places that there are already, these would have to be copied for it."""
+    if node.op is not SCATTER or node.params["reduction"] != "add" or node.dtype not in (float32, float16, bfloat16):
+        return False
+    base, index, _ = node.inputs
+    count, rows = (bounds(x.shape[node.params["axis"]])[1] for x in (index, base))
+    while isinstance(base.op.lower, IndexMap):
+        base = base.inputs[0]
+    return count > (TERMS if node.dtype is float32 else 1) and (base.op is CONST or 4 * count >= rows)
+
+
+def _added(node: Node, inputs: Sequence[Node], target: Target) -> Node | None:
+    """The values added in float64, if the target has that, or in parts; a few halves in float32."""
+    count, rows = (x.shape[node.params["axis"]] for x in (node.inputs[1], node.inputs[0]))
+    if bounds(count)[1] <= TERMS:
+        return scattered_wide(node, inputs, float32)
+    if "fp64" in target.features:
+        return scattered_wide(node, inputs, float64)
+    parts = count // max(TERMS, rows) if isinstance(count, int) and isinstance(rows, int) else 1
+    if parts > 1:
+        return scattered_in_parts(node, inputs, parts)
+    return None if node.dtype is float32 else scattered_wide(node, inputs, float32)
 
 
 FEW_ROWS = 8

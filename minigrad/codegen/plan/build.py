@@ -213,11 +213,9 @@ class Builder:
         here = replace(here, copies=self.copies)
         sums, results = kept_sums(self, first, here)  # type: ignore[arg-type]
         if self.gathered is not None:
-            return [*sums.begin(here), *sums.steps(here), *sums.join(here), *sums.keep(here)]
+            return [*sums.begin(here), *sums.steps(here), *sums.join(here), *sums.keep(here, ())]
         done = [*sums.join(here), *self.copy_by_copy(rest, here, results)]
-        if sums.kept is not None and sums.kept.last:
-            done = [If(sums.kept.last, tuple(done), tuple(sums.keep(here)))]
-        return [*sums.begin(here), *sums.steps(here), *done]
+        return [*sums.begin(here), *sums.steps(here), *sums.keep(here, done)]
 
     def copy_by_copy(self, body: Sequence[Unit], here: Here, names: Names) -> list[Stmt]:
         """The statements after the sums of a tile."""

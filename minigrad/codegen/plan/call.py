@@ -25,9 +25,11 @@ from minigrad.codegen.plan.loops import Here, Loops, refuse
 from minigrad.codegen.plan.spaces import is_sum
 from minigrad.codegen.plan.steps import Call
 from minigrad.codegen.plan.words import BIAS, TAKES, is_biased, narrowed
+from minigrad.codegen.strategies.launch import ceil_div
+from minigrad.codegen.transforms.bounded_sums import TERMS
 from minigrad.dtype import uint32
 from minigrad.errors import present
-from minigrad.expr import Index, Var, bounds, emax, product
+from minigrad.expr import Index, Var, bounds, emax, emin, product
 from minigrad.value import Value, const, free_variables
 
 if TYPE_CHECKING:
@@ -115,17 +117,30 @@ def _operands(loops: Loops, step: Call, row: Var, column: Var) -> tuple[Value, V
 
 
 def call_tile(b: Builder, called: Called, here: Here) -> list[Stmt]:
-    """The call: products of a block added to the sums there are, or, of the first one, in their place."""
+    """The calls: products of a block added to the sums there are, or, of the first one, in their place. Each adds at
+    most TERMS of floats, all about as many (docs/decisions/0042-long-sums.md)."""
     inside = b.loops.order[b.loops.order.index(called.step.at) + 1:]
     corner = replace(here, places={**here.places, **dict.fromkeys(inside, 0)})
     gathered = present(b.gathered, "[plan] expected results by way of memory")
     memory, = gathered.memory.values()
     panels = [_panel(b, called, *side) for side in ((called.a, called.row), (called.b, called.column))]
-    at = [(s.memory, s.box.at(corner)) for s, _ in panels]
+    count, size = _count(b, called, here), TERMS // called.tile.group
+    steps = [1 if called.tile.a_along == "k" else panels[0][1], panels[1][1]]
     old = [-here.places[x] for x in b.middle if b.loops.space[x] and b.loops.count(x, here) != 1]
-    new, more = (IRCall(called.kernel, (*at, (memory, gathered.box.at(corner))), (), (
-        _count(b, called, here), *[pitch for _, pitch in panels], gathered.box.pitches[-2], k)) for k in (0, 1))
-    return [If(tuple(old), (new,), (more,))] if old else [new]
+
+    def call(first: Index, count: Index, more: int) -> IRCall:
+        at = [(s.memory, s.box.at(corner) + first * step) for (s, _), step in zip(panels, steps, strict=True)]
+        return IRCall(called.kernel, (*at, (memory, gathered.box.at(corner))), (), (
+            count, *[pitch for _, pitch in panels], gathered.box.pitches[-2], more))
+
+    most = bounds(count)[1]
+    if not called.tile.sum.is_float or most <= size:
+        return [If(tuple(old), (call(0, count, 0),), (call(0, count, 1),))] if old else [call(0, count, 0)]
+    size = ceil_div(most, ceil_div(most, size))
+    x = Var(b.name("part"), 0, ceil_div(most, size) - 1)
+    first, more = call(0, emin(count, size), 0), call(x * size, emin(count - x * size, size), 1)
+    later = Loop(x, 0, ceil_div(count, size), "serial", (more,))
+    return [If(tuple(old), (first, replace(later, start=1)), (later,))] if old else [first, replace(later, start=1)]
 
 
 def _count(b: Builder, called: Called, here: Here) -> Index:

@@ -20,6 +20,7 @@ from minigrad.codegen.monoid import MONOIDS, Monoid, accumulate
 from minigrad.codegen.plan.ahead import operands_ahead
 from minigrad.codegen.plan.box import refuse_gaps
 from minigrad.codegen.plan.group_reduction import joined
+from minigrad.codegen.plan.kept import Kept, Level, runs
 from minigrad.codegen.plan.loops import Here, divides
 from minigrad.codegen.plan.matrix_units import call_unit
 from minigrad.codegen.plan.spaces import along, loaded
@@ -84,18 +85,6 @@ def addends(value: Value) -> tuple[Value, ...]:
     return (value,)
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """Sums that are kept in memory between iterations of outer loops of theirs. `first`, `last`: what holds in the
-    first and the last of those; `place`: of a tile; `lane`, `lanes`: within a vector."""
-
-    first: tuple[Index, ...]
-    last: tuple[Index, ...]
-    place: Index
-    lane: Index
-    lanes: int
-
-
 def kept_sums(b: Builder, group: Sequence[Define], here: Here) -> tuple[Sum, dict[str, Value]]:
     """The sums of a tile, whose accumulators are kept; and what the names of the sums are at the end."""
     loops, size = b.loops, 1
@@ -104,20 +93,20 @@ def kept_sums(b: Builder, group: Sequence[Define], here: Here) -> tuple[Sum, dic
     for x in b.middle:
         if not loops.space[x] and loops.kind[x] != "vector":
             place, size = place * loops.most(x) + here.places[x], size * loops.most(x)
-    if b.gathered is not None:
-        place, size = 0, 1
     lane = next((x for x in (*b.outer, *b.middle) if loops.kind[x] == "vector"), None)
-    kept = Kept(tuple([-here.places[x] for x in outside]),
-                tuple([here.places[x] + 1 - loops.count(x, here) for x in outside]), place,
-                0 if lane is None else here.places[lane], 1 if lane is None else loops.most(lane))
     over = group[0].value.over
+    kept = Kept(*runs(b, outside, here), place,
+                0 if lane is None else here.places[lane], 1 if lane is None else loops.most(lane))
     bodies = [(s.value.monoid, Rewriter(own).value(s.value.args[0]))
               for s, own in zip(group, along(group), strict=True)]
     made = Sum(b, over, bodies, here, kept)
-    if kept.first and b.gathered is None:
+    for level in kept.levels if outside else ():
         for t in made.terms:
-            b.memory.append(Alloc(t.memory, t.body.dtype, size * kept.lanes * made.count(
-                (*t.used, *made.parts)), "scratch"))
+            if b.gathered is None:
+                b.memory.append(Alloc(t.kept_in(level), t.body.dtype, size * kept.lanes * made.count(
+                    (*t.used, *made.parts)), "scratch"))
+            elif level.suffix:
+                b.memory.append(Alloc(t.kept_in(level), t.body.dtype, b.gathered.box.size, "scratch"))
     return made, {s.name: value for s, value in zip(group, made.results(), strict=True)}
 
 
@@ -147,6 +136,10 @@ class Term:
     total: str
     memory: str
 
+    def kept_in(self, level: Level) -> str:
+        """The memory in which it is kept during a run."""
+        return f"{self.acc}_kept{level.suffix}" if level.suffix else self.memory
+
 
 class Sum:
     """Reductions over one space. `around`: their loops, and copies that stand outside some of these; `lane`: the loop
@@ -155,6 +148,7 @@ class Sum:
     def __init__(self, b: Builder, over: tuple[Var, ...], bodies: Sequence[tuple[str, Value]], here: Here,
                  kept: Kept | None = None):
         self.b, self.here, self.kept = b, here, kept
+        self.levels, self.resumed = ((), False) if kept is None else (kept.levels, kept.resumed)
         own, loops = {v.name for v in over}, b.loops
         names = [x for x in loops.order if x not in here.gone and x not in here.places and loops.kind[x] != "call"
                  and (loops.root[x].name in own or x in here.copies)]
@@ -221,10 +215,9 @@ class Sum:
         out: list[Stmt] = []
         for t in self.terms:
             start = self.each((t,), here, lambda t, slot, _: Store(t.acc, slot, t.monoid.init(t.body.dtype)))
-            if self.kept is not None and self.kept.first:
-                again = self.each((t,), here, lambda t, slot, at: Store(
-                    t.acc, slot, load(t.memory, (self.kept_at(t, slot, at),), t.body.dtype)))
-                start = [If(self.kept.first, tuple(start), tuple(again))]
+            if self.resumed and self.levels and self.levels[0].first:
+                again = self.each((t,), here, lambda t, slot, at: Store(t.acc, slot, self.kept_value(t, slot, at)))
+                start = [If(self.levels[0].first, tuple(start), tuple(again))]
             out += [Alloc(t.acc, t.body.dtype, self.count((*t.used, *self.parts)), "register"), *start]
         return out
 
@@ -235,10 +228,26 @@ class Sum:
         kept = present(self.kept, "[plan] expected sums that are kept")
         return (kept.place * self.count((*t.used, *self.parts)) + slot) * kept.lanes + kept.lane
 
-    def keep(self, here: Here) -> list[Stmt]:
-        """The accumulators to memory, until the sums go on."""
-        return self.each(self.terms, here, lambda t, slot, at: Store(
-            t.memory, self.kept_at(t, slot, at), load(t.acc, (slot,), t.body.dtype)))
+    def kept_value(self, t: Term, slot: Index, here: Here, k: int = 0) -> Value:
+        """What is kept of one of the sums, in the memory of the k-th level."""
+        return load(t.kept_in(self.levels[k]), (self.kept_at(t, slot, here),), t.body.dtype)
+
+    def keep(self, here: Here, done: Sequence[Stmt], k: int = 0) -> list[Stmt]:
+        """The accumulators to memory until the sums go on, from the k-th level on; or `done` where they end."""
+        if k == len(self.levels):
+            return list(done)
+        level = self.levels[k]
+        kept = self.each(self.terms, here, lambda t, slot, at: Store(
+            t.kept_in(level), self.kept_at(t, slot, at), load(t.acc, (slot,), t.body.dtype)))
+        ends = bool(level.last) and (bool(done) or k + 1 < len(self.levels))
+        out = list(done) or kept
+        if ends:
+            out = [If(level.last, tuple(self.keep(here, done, k + 1)), tuple(kept))]
+        if k or not self.resumed:
+            before = self.each(self.terms, here, lambda t, slot, at: Store(t.acc, slot, t.monoid.apply(
+                self.kept_value(t, slot, at, k), load(t.acc, (slot,), t.body.dtype))))
+            out = [If((-1 - level.first[0],), tuple(before)), *out]
+        return out
 
     def each(self, terms: Sequence[Term], here: Here, make: Callable[[Term, Index, Here], Stmt]) -> list[Stmt]:
         """A statement for each accumulator."""

@@ -121,9 +121,10 @@ class AttentionBuilder(Names):
 
     # ---- one block of keys ----
 
-    def tile(self, count: Index, terms: Index, start: Callable[[Index, Index], Value],
-             factor: Callable[[Index, Index], Value], memory: str, into: str) -> Loop:
-        """into[x][row] = start(x, row) + sum over t < terms of factor(x, t) * memory[t][row], for x < count."""
+    def tile(self, count: Index, terms: Index, factor: Callable[[Index, Index], Value], memory: str, into: str,
+             before: Callable[[Index, Index], Value] | None = None) -> Loop:
+        """into[x][row] = sum over t < terms of factor(x, t) * memory[t][row], for x < count; added to before(x, row),
+        if there is any, when it is whole."""
         plan = self.plan
         x = self.fresh("x", ceil_div(bounds(count)[1], plan.rows) - 1)
         t, u = self.fresh("t", terms - 1), self.fresh("u", plan.rows - 1)
@@ -137,9 +138,11 @@ class AttentionBuilder(Names):
         def each(s: Stmt) -> Loop:
             return Loop(u, 0, plan.rows, "unroll", (Loop(v, 0, plan.vectors, "unroll", (s,)),))
 
-        body = (Alloc(acc, self.dtype, plan.rows * plan.vectors, "register"), each(Store(acc, slot, start(place, row))),
+        total = old if before is None else binary("add", before(place, row), old)
+        body = (Alloc(acc, self.dtype, plan.rows * plan.vectors, "register"),
+                each(Store(acc, slot, const(0, self.dtype))),
                 Loop(t, 0, terms, "serial", (each(Store(acc, slot, accumulate(MONOIDS["sum"], old, term))),)),
-                each(Store(into, place * self.lanes + row, old)))
+                each(Store(into, place * self.lanes + row, total)))
         vector = Loop(self.lane, 0, plan.width, "vector", body)
         return Loop(x, 0, ceil_div(count, plan.rows), "serial", (vector,))
 
@@ -151,8 +154,7 @@ class AttentionBuilder(Names):
             key = emin(first + x, parts.key.hi)
             return Rewriter({**self.at, parts.key: key, parts.depth: t}).value(parts.k)
 
-        zero = const(0, self.dtype)
-        return [self.tile(count, parts.depth.hi + 1, lambda x, row: zero, factor, "transposed", "scores")]
+        return [self.tile(count, parts.depth.hi + 1, factor, "transposed", "scores")]
 
     def weights(self, first: Index, count: Index) -> list[Stmt]:
         """scores become exp(score - top), with the top of all blocks so far; total and shrink follow."""
@@ -196,11 +198,11 @@ class AttentionBuilder(Names):
             column = x if whole else emin(x, length - 1)
             return Rewriter({**self.at, self.parts.key: first + t, mix.column: column}).value(mix.v)
 
-        def start(x: Index, row: Index) -> Value:
+        def before(x: Index, row: Index) -> Value:
             old = load("mixed", (x * self.lanes + row,), self.dtype)
             return binary("mul", old, load("shrink", (row,), self.dtype))
 
-        return [self.tile(length, count, start, factor, "scores", "mixed")]
+        return [self.tile(length, count, factor, "scores", "mixed", before)]
 
     def finish(self) -> list[Stmt]:
         """The stores of the nest."""

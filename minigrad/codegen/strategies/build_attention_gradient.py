@@ -198,16 +198,17 @@ class GradientBuilder(Names):
         column, slot = c * self.lanes + v * plan.width + self.lane, u * plan.vectors + v
         place = x * plan.rows + u
         target = ((0 if first is None else first) + place) * pitch + column
-        start = const(0, self.dtype) if first is None else load(into, (target,), self.dtype)
         old = load(acc, (slot,), self.dtype)
+        total = old if first is None else binary("add", load(into, (target,), self.dtype), old)
         term = binary("mul", factor(place, t), load(memory, (t * pitch + column,), self.dtype))
 
         def each(s: Stmt) -> Loop:
             return Loop(u, 0, plan.rows, "unroll", (Loop(v, 0, plan.vectors, "unroll", (s,)),))
 
-        body = (Alloc(acc, self.dtype, plan.rows * plan.vectors, "register"), each(Store(acc, slot, start)),
+        body = (Alloc(acc, self.dtype, plan.rows * plan.vectors, "register"),
+                each(Store(acc, slot, const(0, self.dtype))),
                 Loop(t, 0, terms, "serial", (each(Store(acc, slot, accumulate(MONOIDS["sum"], old, term))),)),
-                each(Store(into, target, old)))
+                each(Store(into, target, total)))
         vector = Loop(self.lane, 0, plan.width, "vector", body)
         return Loop(c, 0, c.hi + 1, "serial", (Loop(x, 0, ceil_div(count, plan.rows), "serial", (vector,)),))
 

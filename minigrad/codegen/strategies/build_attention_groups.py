@@ -105,17 +105,20 @@ class GroupAttentionBuilder:
             inside.append(length - 1 - key)
         scored = guard(Rewriter(at, locals_={DOT: score}).value(parts.score), least, tuple(inside))
         safe = shift_of(top)
-        weighed = binary("mul", load("values", ((start + u) * self.columns + f,), dtype), score)
+        mix = [(load("scores", (k,), dtype), load("values", ((start + k) * self.columns + f,), dtype))
+               for k in range(plan.part)]
+        weights, weighed = mix[0][0], binary("mul", *mix[0])
+        for weight, value in mix[1:]:
+            weights, weighed = binary("add", weights, weight), accumulate(sums, weighed, binary("mul", value, weight))
         return [keys(Store("scores", u, zero)),
                 Loop(e, 0, self.depth, "unroll", (keys(Store("scores", u, accumulate(sums, score, product))),)),
                 Store("shrink", 0, top),
                 keys(Store("scores", u, scored), Store("top", 0, binary("max", top, score))),
                 Store("shrink", 0, unary("exp", binary("sub", shrink, safe))),
-                Store("total", 0, binary("mul", total, shrink)),
-                keys(Store("scores", u, unary("exp", binary("sub", score, safe))),
-                     Store("total", 0, binary("add", total, score))),
-                Loop(f, 0, self.columns, "unroll", (Store("mixed", f, binary("mul", mixed, shrink)),
-                                                    keys(Store("mixed", f, accumulate(sums, mixed, weighed)))))]
+                keys(Store("scores", u, unary("exp", binary("sub", score, safe)))),
+                Store("total", 0, accumulate(sums, weights, binary("mul", total, shrink))),
+                Loop(f, 0, self.columns, "unroll", (Store(
+                    "mixed", f, accumulate(sums, weighed, binary("mul", mixed, shrink))),))]
 
     def finish(self, f: Var) -> list[Stmt]:
         """The stores of the nest, where the row exists."""
