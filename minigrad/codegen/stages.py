@@ -16,8 +16,7 @@ The pipeline, each line with its reason:
                       from of_any_length on, and what is below it but for `build`
     with_arguments    layers that differ in sizes only are one program, where knowing the sizes gains nothing, and steps
                       that differ in a number only: masks, what is padded
-    build             the loop nest
-    bounded_sums      no accumulator takes many terms, so that long sums keep their digits
+    build             the loop nest, in which then no accumulator takes many terms (bounded_sums)
 """
 from __future__ import annotations
 
@@ -229,8 +228,7 @@ def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, ta
             if plan.sizes and name != kernel.name:  # other stages may begin elsewhere
                 general, begins = from_first(general)
             general, shared, values = with_sizes_as_dims(general, plan)
-        dims = (*kernel.dims, *values)
-        known = dict(zip(general.dims, dims, strict=True))
+        known = dict(zip(general.dims, dims := (*kernel.dims, *values), strict=True))
         function = bounded_sums(_loops(general, shared, name), known)
         check_room(function, target)
     if plan.strategy == PATTERN:

@@ -9,8 +9,7 @@ domain:
     elementwise                        part of all users if evaluating it there costs less than writing and reading it
     reduction                          at the whole domain: its users are the epilogue
                                        at a prefix of the domain: a definition of the row (softmax, norms)
-                                       inside a sum, through movement only: one merged sum (gradients of windows),
-                                       but for a product of matrices that would lose its tiles
+                                       inside a sum, through movement only: one merged sum (gradients of windows)
                                        else materialised
 
 Every refusal keeps its reason in `Group.reasons`, which `show(stage="kernels")` prints.

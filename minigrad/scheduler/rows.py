@@ -16,16 +16,8 @@ from minigrad.errors import quantity
 from minigrad.expr import Index, Var
 from minigrad.scheduler.cost import cone, cores
 from minigrad.scheduler.graph import size
-from minigrad.scheduler.groups import (
-    Accesses,
-    Fusion,
-    Group,
-    domain_size,
-    is_contraction,
-    largest_source,
-    used_variables,
-    volume,
-)
+from minigrad.scheduler.groups import Accesses, Fusion, Group, domain_size, is_contraction, used_variables, volume
+from minigrad.scheduler.windows import loses_tiles
 
 MAX_ROOTS = 6
 """The most outputs of a row kernel."""
@@ -38,9 +30,7 @@ def refuse_reduction(state: Fusion, k: int, group: Group, accesses: Accesses) ->
     used = used_variables(at)
     domain = frozenset(group.domain)
     if not used <= domain:
-        if not merges(state, k):
-            return "a reduction inside another one"
-        return "a product, whose tiles the sum around it would take away" if loses_tiles(state, k, at, domain) else None
+        return "a reduction inside another one" if not merges(state, k) or loses_tiles(state, k, at, domain) else None
     plain = [e for e in at if not isinstance(e, int)]
     if any(not isinstance(e, Var) for e in plain) and not bijective(state, k, at, group):
         return "a reduction read through a non-trivial index"
@@ -90,25 +80,6 @@ def merges(state: Fusion, k: int) -> bool:
             return node.op.name in ("sum", "unwindow")
         if graph.kinds[k] != "move" or node.params.get("fill", 0) != 0:
             return False
-
-
-def loses_tiles(state: Fusion, k: int, at: tuple[Index, ...], domain: frozenset[Var]) -> bool:
-    """True for a product of matrices that has no rows, or no columns, left within a sum around it: without tiles it is
-    a tenth as fast. Results that are large beside the matrices are never kept for that."""
-    graph, node = state.graph, state.graph.nodes[k]
-    below, = graph.inputs[k]
-    user = graph.users[k][0]
-    while graph.kinds[user] == "move":
-        user = graph.users[user][0]
-    if node.op.name != "sum" or graph.nodes[user].op.name != "sum" or graph.nodes[below].op.name != "mul":
-        return False
-    factors = graph.inputs[below]
-    if graph.counts[k] > 16 * sum([largest_source(graph, i) for i in factors]):
-        return False
-    along = [d for d in range(len(graph.nodes[below].shape)) if d not in node.params["axes"]]
-    own = [[e for d, e in zip(along, at, strict=True) if state.varying[i][d] and not state.varying[other][d]]
-           for i, other in (factors, factors[::-1])]
-    return all(own) and any([used_variables(tuple(found)).isdisjoint(domain) for found in own])
 
 
 def host_row(state: Fusion, k: int, users: dict[int, Accesses]) -> int | None:

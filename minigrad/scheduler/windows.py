@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.expr import FloorDiv, Index, Mod, Var, variables
 from minigrad.ops.op import Elementwise
-from minigrad.scheduler.groups import Fusion, Group, operand_accesses, reduced_index, used_variables
+from minigrad.scheduler.groups import Fusion, Group, largest_source, operand_accesses, reduced_index, used_variables
 
 MAX_PLACES = 4
 """The most places at which one node may be read for one element of an operand; beyond that it counts as scattered."""
@@ -122,3 +122,22 @@ def _is_linear(e: Index, v: Var, steps: dict[Var, int]) -> bool:
         return True
     step = coefficient(e, v)
     return isinstance(step, int) and step == steps.setdefault(v, step)
+
+
+def loses_tiles(state: Fusion, k: int, at: tuple[Index, ...], domain: frozenset[Var]) -> bool:
+    """True for a product of matrices that has no rows, or no columns, left within a sum around it: without tiles it is
+    a tenth as fast. Results that are large beside the matrices are never kept for that."""
+    graph, node = state.graph, state.graph.nodes[k]
+    below, = graph.inputs[k]
+    user = graph.users[k][0]
+    while graph.kinds[user] == "move":
+        user = graph.users[user][0]
+    if node.op.name != "sum" or graph.nodes[user].op.name != "sum" or graph.nodes[below].op.name != "mul":
+        return False
+    factors = graph.inputs[below]
+    if graph.counts[k] > 16 * sum([largest_source(graph, i) for i in factors]):
+        return False
+    along = [d for d in range(len(graph.nodes[below].shape)) if d not in node.params["axes"]]
+    own = [[e for d, e in zip(along, at, strict=True) if state.varying[i][d] and not state.varying[other][d]]
+           for i, other in (factors, factors[::-1])]
+    return all(own) and any([used_variables(tuple(found)).isdisjoint(domain) for found in own])

@@ -229,7 +229,7 @@ class Sum:
         return (kept.place * self.count((*t.used, *self.parts)) + slot) * kept.lanes + kept.lane
 
     def kept_value(self, t: Term, slot: Index, here: Here, k: int = 0) -> Value:
-        """What is kept of one of the sums, in the memory of the k-th level."""
+        """Reads what is kept of one of the sums, in the memory of the k-th level."""
         return load(t.kept_in(self.levels[k]), (self.kept_at(t, slot, here),), t.body.dtype)
 
     def keep(self, here: Here, done: Sequence[Stmt], k: int = 0) -> list[Stmt]:

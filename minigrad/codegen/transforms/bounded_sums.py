@@ -43,7 +43,7 @@ def bounded_sums(function: Function, values: Mapping[Var, Index]) -> Function:
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """What some statements do to an accumulator: the most terms that they add to one element of it, the elements."""
+    """The most terms that statements add to one element of an accumulator, and the elements that they add to."""
 
     terms: int
     elements: frozenset[int]
@@ -168,7 +168,7 @@ class _Blocks:
 
 
 def _addend(s: Store) -> tuple[Value, ...] | None:
-    """What a store adds to the element that it stores to; None where it does something else."""
+    """Returns what a store adds to the element that it stores to; None where it does something else."""
     value, old = s.value, load(s.buffer, (s.offset,), s.value.dtype)
     if value.op == "fma" and value.args[2] is old:
         return value.args[:2]
