@@ -56,8 +56,9 @@ class Guard:
     @classmethod
     def of(cls, t: Tensor) -> Guard:
         node, grad = t.node, t.kept_grad
+        storage = node.storage
         return cls(ref(t), node.type, t.needs_grad, None if grad is None else grad.shape,
-                   None if node.storage is None else ref(node.storage), None if grad is None else ref(grad))
+                   None if storage is None else ref(storage), None if grad is None else ref(grad))
 
     def broken(self, t: Tensor | None) -> str | None:
         """A sentence that says why the capture does not hold for this Tensor; None if it does."""
@@ -203,7 +204,9 @@ class Journal:
         return before() is t.node.storage and self._unmoved(t, place, recorder)
 
     def _rebind(self, t: Tensor, place: Place, recorder: Recorder, fresh: bool = False) -> Rebind:
-        node = t.node
+        node = t._settled()
+        if not recorder.touched(node.storage) and recorder.place(node.storage) is None:
+            self.disturbed = True  # another thread has assigned to it, too
         return Rebind(place, recorder.register(node.storage), node.type, fresh)
 
 

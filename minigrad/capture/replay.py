@@ -85,7 +85,7 @@ class Capture:
         def describe(t: Tensor) -> Output:
             if id(t) in there:
                 return Output(there[id(t)], -1, t.node.type)
-            return Output(None, recorder.register(t.node.storage), t.node.type)
+            return Output(None, recorder.register(_storage_of(t)), t.node.type)
 
         return describe
 

@@ -52,7 +52,8 @@ class Steady:
     arguments, then the guards. While `changes.mark` stays `mark`, nothing has happened to any cell.
     """
 
-    def __init__(self, capture: Capture, step: PlanStep, prepared: PreparedPlan, guards: list[Tensor]):
+    def __init__(self, capture: Capture, step: PlanStep, prepared: PreparedPlan, guards: list[Tensor],
+                 addresses: list[int]):
         self.step, self.prepared = step, prepared
         self.size, self.drawn, self.parts = capture.recording.size, capture.drawn, capture.output
         self.derived = [derived for _, _, derived in capture.derived]
@@ -65,7 +66,7 @@ class Steady:
         self.grads: list[Callable[[], Any]] = [type(None) if t.kept_grad is None else ref(t.kept_grad) for t in guards]
         leaves = [t.kept_grad for t in guards if t.kept_grad is not None]
         self.grad_nodes = [ref(g.node) for g in leaves]
-        self.addresses = [address_of(t.node.storage) for t in (*guards, *leaves)]
+        self.addresses = addresses
         self.given: list[int] = []
         """The numbers of the gradients that get a value at each replay."""
         self.loose: list[int] = []
@@ -264,14 +265,18 @@ def steady_after(capture: Capture, owners: list[Tensor]) -> Steady | None:
         return None
     guards = owners[len(capture.inputs):]
     cells = [*guards, *(t.kept_grad for t in guards if t.kept_grad is not None)]
-    if any(t.node.storage is None or not rebindable(t.node) for t in cells):
+    nodes = [t.node for t in cells]
+    buffers = [n.storage for n in nodes]
+    if None in buffers or not all(map(rebindable, nodes)):
         return None
+    addresses = list(map(address_of, buffers))
+    del nodes, buffers
     for t in cells:
         settle_down(t.node)
     types = [v.type for v in capture.rebinds] + [o.type for o in capture.output.fresh()]
     if any(what.symbolic for what in types) or any(r.register is None for r in capture.rebinds):
         return None
-    steady = Steady(capture, step, step.prepared, guards)
+    steady = Steady(capture, step, step.prepared, guards, addresses)
     return steady if _Sorter(steady, capture, owners).sort() else None
 
 

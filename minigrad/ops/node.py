@@ -130,9 +130,10 @@ def _new(kind: Kind, inputs: tuple[Node, ...], params: dict[str, Any], place: Ha
     node.storage = None
     node.owned = False
     node.depth = depth + 1
-    entry = kind.nodes[place] = Interned(node, _forget)
-    entry.table, entry.key = kind.nodes, place
     changes.mark = node.serial = next(_serials)  # a number that never was there; its inputs have another holder
+    entry = Interned(node, _forget)
+    entry.table, entry.key = kind.nodes, place
+    kind.nodes[place] = entry  # where other threads find all of it
     if created is not None:
         created(node)
     return node
