@@ -47,7 +47,8 @@ def main() -> int:
         settings[name] = int(value) if value.isdigit() else value
     seed = int(time.time()) * 1000 if options.seed is None else options.seed
     with tempfile.TemporaryDirectory(prefix="minigrad-fuzz-") as cache:
-        environment = {"MINIGRAD_CACHE": cache, "POCL_CACHE_DIR": cache, "RUSTICL_ENABLE": "llvmpipe"}
+        environment = {"MINIGRAD_CACHE": cache, "MINIGRAD_VERIFY": "1", "POCL_CACHE_DIR": cache,
+                       "RUSTICL_ENABLE": "llvmpipe"}
         if options.oclgrind:
             environment |= oclgrind(Path(cache))
             options.devices = "CL:oclgrind"

@@ -49,8 +49,9 @@ class Drawing:
     def spatial(self, d: int) -> Shape:
         """The sizes of an image of d axes."""
         if d == 1:
-            return (int(self.pick((64, 128, 256, 1000, 2048, 4000, 4096, 8000)))
-                    if self.chance(0.5) else int(2 ** self.rng.uniform(2.8, 13)),)
+            length = 2 ** self.rng.uniform(2.8, 13)
+            return (int(self.pick((length, length // 100 * 100 or 50, 1000 * self.rng.integers(1, 9),
+                                   2 ** self.rng.integers(4, 13)))),)
         if d == 3:
             return tuple(int(n) for n in self.rng.integers(4, 14, 3))
         one = int(self.pick(PLANES)) if self.chance(0.7) else int(self.rng.integers(7, 65))
@@ -105,7 +106,7 @@ def draw(seed: int, devices: Sequence[str] = ("CPU",)) -> Network:
     if len(ops) > 2 and d.chance(0.15):
         outputs += (int(d.rng.integers(1, len(ops) - 1)),)
     device = devices[0] if len(devices) == 1 or d.chance(0.85) else d.pick(devices[1:])
-    wanted = d.pick(("values",) * 3 + ("gradients",) * 8 + ("all",) * 5 + ("parts",) * 2 + ("second",) * 2)
+    wanted = d.pick(("values",) * 3 + ("gradients",) * 6 + ("all",) * 4 + ("parts",) * 5 + ("second",) * 2)
     plans = d.pick(("auto", "cpu", "gpu")) if device.startswith("CL") else "auto"
     return pruned(Network(
         tuple(ops), outputs, seed, d.pick(DTYPES), device, d.pick(("weighted",) * 4 + ("square",)), wanted,
@@ -122,7 +123,7 @@ def work(w: Written, first: int) -> float:
 def source(d: Drawing) -> Op:
     """An input."""
     shape: Shape
-    rank = d.pick((3,) * 3 + (4,) * 12 + (5,) * 2 + (2,) + (0,) * 3)
+    rank = d.pick((3,) * 5 + (4,) * 12 + (5,) * 2 + (2,) + (0,) * 3)
     if rank == 0:
         return Op("words", (), {"shape": (d.batch(), int(d.rng.integers(7, 65))), "table": int(d.rng.integers(5, 100)),
                                 "width": d.channels()})
