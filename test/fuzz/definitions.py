@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+import torch
 import torch.nn.functional as functional
 
 
@@ -33,6 +34,18 @@ class Definitions:
     def rms_norm(self, x: Any, sizes: tuple[int, ...], weight: Any = None, eps: float = 1e-5) -> Any:
         axes = tuple(range(-len(sizes), 0))
         return _affine(x * (x * x).mean(axes, keepdim=True).add(eps).rsqrt(), weight, None, sizes)
+
+    def interpolate(self, x: Any, mode: str = "nearest", **options: Any) -> Any:
+        """Nearest elements by their positions: PyTorch's gradient of nearest-exact takes others than its value where a
+        position is halfway between two."""
+        if not mode.startswith("nearest"):
+            return functional.interpolate(x, mode=mode, **options)
+        size, factor = options.get("size"), options.get("scale_factor")
+        for axis, n in enumerate(x.shape[2:]):
+            how = {"size": size[axis]} if size else {"scale_factor": factor}
+            at = torch.arange(n, dtype=torch.float64)[None, None]
+            x = x.index_select(axis + 2, functional.interpolate(at, mode=mode, **how)[0, 0].long().to(x.device))
+        return x
 
     def softmax(self, x: Any, dim: int) -> Any:
         e = (x - x.amax(dim, keepdim=True).detach()).exp()
