@@ -24,7 +24,7 @@ from minigrad.handles import ask, asked, changed, changed_by_user, forget, handl
 from minigrad.mixins.all import AllMixins
 from minigrad.mixins.base import Base, as_tensor, broadcast_shapes, flat
 from minigrad.mixins.hooks import LeafHooks, hooked_sum
-from minigrad.mixins.memory import datas, pass_on
+from minigrad.mixins.memory import datas, pass_on, settled
 from minigrad.mixins.modes import GradSwitch, Within, modes
 from minigrad.mixins.precision import follows_autocast
 from minigrad.ops import build as B
@@ -155,7 +155,7 @@ class Tensor(AllMixins):
     def numpy(self) -> np.ndarray:
         """The values as a numpy array of its own; bfloat16 as float32."""
         host_reads()
-        return download(self._settled())
+        return download(settled(self))
 
     def _known_values(self) -> np.ndarray | None:
         if self.node.storage is None or dry_runs:

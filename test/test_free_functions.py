@@ -289,7 +289,7 @@ def test_open_files_are_saved_to_and_loaded_from(zipped: bool, tmp_path: Path) -
 
 
 def test_only_plain_things_are_saved(tmp_path: Path) -> None:
-    for wrong in (minigrad.nn.ReLU(), {"a": np.zeros(3)}, {"f": len}, Tensor([1]).cast("uint32")):
+    for wrong in (minigrad.nn.ReLU(), {"a": np.zeros(3)}, {"f": len}):
         with pytest.raises(FormatError, match=r"\[save\] expected"):
             minigrad.save(wrong, tmp_path / "a.pt")
         assert not (tmp_path / "a.pt").exists()

@@ -12,7 +12,7 @@ from minigrad.capture.recorder import Recorder
 from minigrad.engine.storage import leaf_of_type, settle_down
 from minigrad.errors import MinigradError
 from minigrad.handles import changed, live
-from minigrad.mixins.memory import datas, pass_on
+from minigrad.mixins.memory import datas, pass_on, settled
 from minigrad.ops.kinds import Type, same_type
 from minigrad.ops.node import Node
 from minigrad.ops.op import Shape
@@ -204,7 +204,7 @@ class Journal:
         return before() is t.node.storage and self._unmoved(t, place, recorder)
 
     def _rebind(self, t: Tensor, place: Place, recorder: Recorder, fresh: bool = False) -> Rebind:
-        node = t._settled()
+        node = settled(t)
         if not recorder.touched(node.storage) and recorder.place(node.storage) is None:
             self.disturbed = True  # another thread has assigned to it, too
         return Rebind(place, recorder.register(node.storage), node.type, fresh)

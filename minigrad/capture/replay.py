@@ -17,7 +17,7 @@ from minigrad.engine.storage import leaf_of_type
 from minigrad.engine.transfer import cloned
 from minigrad.errors import present
 from minigrad.handles import changed_by_user, changes
-from minigrad.mixins.memory import datas, pass_on
+from minigrad.mixins.memory import datas, pass_on, settled
 from minigrad.runtime.device import Buffer
 from minigrad.stores import Store, store
 from minigrad.tensor import Tensor
@@ -241,7 +241,7 @@ class Capture:
 def _storage_of(t: Tensor) -> Any:
     """The buffer of a Tensor that was computed just now, and that another thread may have assigned to since."""
     storage = t.node.storage
-    return t._settled().storage if storage is None else storage
+    return settled(t).storage if storage is None else storage
 
 
 def at(owners: list[Tensor], place: Place) -> Tensor:

@@ -85,7 +85,7 @@ PARTS = 64
 
 MISTAKES = (PlanError, InternalError, ArithmeticError, AssertionError, AttributeError, LookupError, StopIteration,
             TypeError, ValueError)
-"""What planning raises where it is wrong; what interrupts it passes."""
+"""Raised by planning where it is wrong; an interruption is none of these."""
 
 Unit = tuple[tuple[Nest, ...], AnyPlan]
 

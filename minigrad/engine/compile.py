@@ -140,7 +140,6 @@ def verify(kernel: Kernel, staged: Staged) -> None:
     from minigrad.codegen.ir.verify import verify_function
     from minigrad.codegen.kernel_verify import verify_kernel, verify_nest
     from minigrad.codegen.plan.check_copies import check_copies
-    from minigrad.codegen.plan.steps import Plan
 
     with reporting(lambda: print_kernel(kernel)):
         verify_kernel(kernel)
@@ -149,5 +148,4 @@ def verify(kernel: Kernel, staged: Staged) -> None:
                 verify_nest(staged.kernel, nest)
             verify_function(s.function)
             check_accesses(s.function, dict(zip(s.function.dims, s.dims, strict=True)))
-            if isinstance(s.plan, Plan):
-                check_copies(staged.kernel, s.nests[0], s.plan)
+            check_copies(staged.kernel, s.nests[0], s.plan)

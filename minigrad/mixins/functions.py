@@ -31,8 +31,8 @@ class FunctionMixin(Base):
             return self._wrap(B.bitcast(self.node, kind))
         ratio = max(kind.bits, self.dtype.bits) // min(kind.bits, self.dtype.bits)
         if not self.ndim or (kind.bits > self.dtype.bits and self.shape[-1] % ratio != 0):
-            raise ShapeError(f"[bitcast] expected a last axis of a multiple of {ratio} elements of "
-                             f"{self.dtype} for {kind}, got {list(self.shape)}")
+            raise ShapeError(f"[bitcast] expected a last axis of a multiple of {ratio}, as a {kind} "
+                             f"has the bits of so many {self.dtype}, got {list(self.shape)}")
         bits, part = (dtypes.BY_NAME[f"uint{n}"] for n in (self.dtype.bits, kind.bits))
         x = self._wrap(B.bitcast(self.node, bits))
         if kind.bits < self.dtype.bits:

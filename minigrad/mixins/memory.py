@@ -62,17 +62,18 @@ def _check_history(name: str, tensor: Any) -> None:
                             "with the same history")
 
 
+def settled(tensor: Any) -> Node:
+    """The Node of a Tensor's present value, computed; nothing overwrites that while the caller refers to it, whatever
+    other threads assign."""
+    with working:
+        while True:
+            node: Node = tensor.realize().node
+            if node.storage is not None or dry_runs:
+                return node
+
+
 class MemoryMixin(Base):
     __slots__ = ()
-
-    def _settled(self) -> Node:
-        """The Node of the present value, computed; nothing overwrites that while the caller refers to it, whatever
-        other threads assign."""
-        with working:
-            while True:
-                node = self.realize().node
-                if node.storage is not None or dry_runs:
-                    return node
 
     @property
     def data(self) -> Self:

@@ -14,6 +14,7 @@ from minigrad.engine.sharing import lent, on_host
 from minigrad.errors import DTypeError, ShapeError, SharingError
 from minigrad.expr import Expr, Index, evaluate
 from minigrad.mixins.base import Base, as_axis
+from minigrad.mixins.memory import settled
 from minigrad.mixins.printing import text_of
 from minigrad.ops import build as B
 from minigrad.runtime.dlpack import CPU, OPENCL, exported
@@ -140,7 +141,7 @@ class ProtocolMixin(Base):
             array = self.numpy()
             return array if dtype is None else array.astype(dtype, copy=False)
         host_reads()
-        return lent(self._settled())
+        return lent(settled(self))
 
     def __dlpack__(self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
                    dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
@@ -158,7 +159,7 @@ class ProtocolMixin(Base):
                                f", got {target} and copy={copy} for a tensor on {self.device}: write x.to('CPU')")
         host_reads()
         moved = self if direct else self.to("CPU")
-        return exported(lent(moved._settled(), not copy), self.dtype is bfloat16, max_version,
+        return exported(lent(settled(moved), not copy), self.dtype is bfloat16, max_version,
                         copy if direct else None)
 
     def __dlpack_device__(self) -> tuple[int, int]:

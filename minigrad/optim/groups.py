@@ -60,9 +60,9 @@ class OptimizerGroup(Optimizer):
         advanced = []
         for member in self._members:
             of_modules.ask(member)
-            advanced += member._advanced()
+            advanced += member.advanced()
         assign_all(advanced)
-        changed = [t for member in self._members for t in member._changed()]
+        changed = [t for member in self._members for t in member.changed()]
         if len(self.params) < sum(len(member.params) for member in self._members):
             self.params = [p for member in self._members for p in member.params]
         return list({id(t): t for t in changed}.values())
@@ -121,7 +121,7 @@ class OwnSteps(OptimizerGroup):
         groups, name = state["param_groups"], type(self).__name__
         sizes, own = [len(g["params"]) for g in groups], [len(m.given) for m in self.members]
         if sizes != own:
-            raise MinigradError(f"[{name}.load_state_dict] expected groups of {own} parameters, got {sizes}")
+            raise MinigradError(f"[{name}.load_state_dict] expected parameter groups of sizes {own}, got {sizes}")
         for group, mine in zip(groups, self.param_groups, strict=True):
             mine.update({n: value for n, value in group.items() if n != "params"})
         numbers = [n for g in groups for n in g["params"]]

@@ -8,6 +8,7 @@ import numpy as np
 
 from minigrad.errors import MinigradError, quantity
 from minigrad.mixins.base import as_number
+from minigrad.ops.node import Node
 from minigrad.optim.optimizer import Gradients, Optimizer, Params
 from minigrad.optim.states import options_of
 from minigrad.optim.statistics import take_moved
@@ -163,12 +164,12 @@ class LBFGS(Optimizer):
 
     # What other optimizers do in one plan
 
-    def schedule_step(self) -> list[Tensor]:
+    def advanced(self) -> list[tuple[Tensor, Node]]:
         """Raises MinigradError: how far a step goes depends on numbers that it reads."""
         raise MinigradError("[LBFGS] expected a call of step(closure), which no other optimizer's step can include")
 
     def _update(self, gradients: Gradients) -> None:
-        self.schedule_step()
+        self.advanced()
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Raises MinigradError: there is one parameter group."""

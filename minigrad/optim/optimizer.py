@@ -240,10 +240,10 @@ class Optimizer:
     def schedule_step(self) -> list[Tensor]:
         """Assigns everything that a step changes, and returns it unrealized: realize it together with the loss."""
         of_modules.ask(self)
-        assign_all(self._advanced())
-        return self._changed()
+        assign_all(self.advanced())
+        return self.changed()
 
-    def _changed(self) -> list[Tensor]:
+    def changed(self) -> list[Tensor]:
         """Everything that a step may change."""
         kept = [t for name in self.state_names.values() for t in getattr(self, name) if t is not None]
         return list({id(t): t for t in (*self.params, *kept, *self.buffers, *take_moved())}.values())
@@ -306,7 +306,7 @@ class Optimizer:
         """(parameter, gradient, what each of `state` has for it) of the parameters that have one."""
         return ((p, g, *kept) for p, g, *kept in zip(self.params, gradients, *state, strict=True) if g is not None)
 
-    def _advanced(self) -> list[tuple[Tensor, Node]]:
+    def advanced(self) -> list[tuple[Tensor, Node]]:
         """The next values of the parameters with a gradient and of what is kept for them: `_update` of an optimizer
         like this one, with others in place of its Tensors. All of it is one Block, which no gradient goes through."""
         self._follow()
@@ -348,7 +348,7 @@ class Optimizer:
         return gradient + p * self.weight_decay if self.weight_decay else gradient
 
     def _update(self, gradients: Gradients) -> None:
-        """Sets (`_set`) the parameters and the state by what they and the options are: `_advanced` makes a Block of it.
+        """Sets (`_set`) the parameters and the state by what they and the options are: `advanced` makes a Block of it.
         """
         raise MinigradError(f"[{type(self).__name__}] expected a class with a step of its own")
 

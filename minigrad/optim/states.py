@@ -162,7 +162,7 @@ def load_states(members: list[Optimizer], given: Mapping[str, Any]) -> None:
     state, groups = given["state"], given["param_groups"]
     sizes, own = [len(g["params"]) for g in groups], [len(m.given) for m in members]
     if sizes not in (own, [len(m.params) for m in members]):
-        raise MinigradError(f"[{name}.load_state_dict] expected groups of {own} parameters, got {sizes}")
+        raise MinigradError(f"[{name}.load_state_dict] expected parameter groups of sizes {own}, got {sizes}")
     wanted = []
     for member, group in zip(members, groups, strict=True):
         numbered = member.given if sizes == own else member.params  # without those that were frozen

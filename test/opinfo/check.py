@@ -181,8 +181,10 @@ def _captured(entry: Any, run: Any, sample: Any, dtype: torch.dtype, device: str
 
     for share in (1.0, 0.75, 0.5, 0.25):
         tensors: list[Tensor] = []
-        scaled = sample.transform(lambda v: v * share if isinstance(v, torch.Tensor) and v.is_floating_point()  # noqa: B023
-                                  and share != 1 else v)  # noqa: B023
+        def shrunk(v: Any, share: float = share) -> Any:
+            return v * share if isinstance(v, torch.Tensor) and v.is_floating_point() and share != 1 else v
+
+        scaled = sample.transform(shrunk)
         call_of(scaled, device, lambda t: tensors.append(from_torch(t, device).realize()))  # noqa: B023
         wrong = _forward(entry, replay, scaled, dtype, device)
         if wrong is not None:

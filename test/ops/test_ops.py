@@ -10,7 +10,7 @@ from ops.cases import CASES, Case, check_forward, ops_of
 
 COVERED_ELSEWHERE = {"copy", "scalar", "random_bits", "detach", "moved", "stepped", "attention_sums",
                      "inverse", "pivots", "cholesky", "qr_q", "qr_r", "eigen", "eliminated", "lu",
-                     "pseudo_inverse", "placed", "passed"}
+                     "pseudo_inverse", "placed", "passed", "det", "log_det", "adjugate"}
 """Tested in the files of tensors, random numbers, gradients, layers, optimizers, of the gradient of attention, and of
 decompositions."""
 

@@ -343,7 +343,7 @@ def test_float64_is_not_rounded_on_the_way() -> None:
     (lambda o: nn.optim.SGD([("w", X)]), "[SGD] expected Tensors, such as nn.state.get_parameters(model), got ndarray"),
     (lambda o: o.load_state_dict({}), "[AdamW.load_state_dict] expected a dictionary with 'state' and 'param_groups'"),
     (lambda o: o.load_state_dict({"state": {}, "param_groups": [{"params": [0, 1]}]}),
-     "[AdamW.load_state_dict] expected groups of [1] parameters, got [2]"),
+     "[AdamW.load_state_dict] expected parameter groups of sizes [1], got [2]"),
     (lambda o: o.load_state_dict({"state": {0: {"step": 1}}, "param_groups": [{"params": [0], "lr": 1}]}),
      "expected step, exp_avg, exp_avg_sq for parameter 0 of shape [2], got step"),
     (lambda o: o.load_state_dict({"state": {0: {"step": 1, "exp_avg": Tensor.ones(3), "exp_avg_sq": Tensor.ones(2)}},

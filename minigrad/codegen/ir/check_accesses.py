@@ -28,7 +28,7 @@ Conditions = tuple[tuple[Index, ...], bool]
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a statement stands: the loops and the conditions around it, and the sizes of memory that it knows."""
+    """Loops and conditions around a statement, and the sizes of the memory that it knows."""
 
     around: tuple[Loop | Conditions, ...]
     sizes: Mapping[str, Index]
@@ -43,13 +43,15 @@ def check_accesses(function: Function, dims: Mapping[Var, Index]) -> None:
 
 
 class _Check:
-    """`known`: iterations of the loops around a place, and where its conditions hold."""
+    """`known`: iterations of the loops around a place, and where its conditions hold. `open`: dims whose values are not
+    known: that a slice which begins at one lies inside its operand is for the program to see to."""
 
     def __init__(self, name: str, dims: Mapping[Var, Index]):
         self.name = name
         self.random = np.random.default_rng(0)
-        free = {v for e in dims.values() for v in variables(e)}  # of several it is not known what they are together
-        outside: dict[Atom, Any] = {v: np.int64(bounds(v)[0]) for v in free} if len(free) > 1 else {}
+        self.open = {v for v, e in dims.items() if variables(e)}
+        # Dims of the kernel are at their least: that a slice which begins at one lies inside is for programs to see to.
+        outside: dict[Atom, Any] = {v: np.int64(bounds(v)[0]) for e in dims.values() for v in variables(e)}
         at: dict[Atom, Any] = {v: self.number(e, outside) for v, e in dims.items()}
         self.known: dict[tuple[Loop | Conditions, ...], tuple[dict[Atom, Any], Array]] = {
             (): ({**outside, **at}, np.ones(POINTS, bool))}
@@ -69,7 +71,7 @@ class _Check:
     def access(self, buffer: str, first: Index, last: Index, place: _Place) -> None:
         """One that touches elements from the first to the last."""
         size = place.sizes[buffer]
-        if prove_nonneg(first) and prove_nonneg(size - 1 - last):
+        if not self.open.isdisjoint(variables(first)) or (prove_nonneg(first) and prove_nonneg(size - 1 - last)):
             return
         at, holds = self.sample(place.around)
         low, high = (np.broadcast_to(self.number(e, at), POINTS)[holds] for e in (first, size - 1 - last))
@@ -103,16 +105,17 @@ class _Check:
         return found
 
     def number(self, e: Index, at: dict[Atom, Any]) -> Any:
-        """An index at these iterations; a dim of the kernel and what is read are anything in their bounds."""
+        """An index at these iterations; what is read is anything in its bounds."""
         def leaf(a: Atom) -> Any:
             if a not in at:
                 at[a] = self.between(*bounds(a))
             return at[a]
-        return index_value(e, leaf)
+        with np.errstate(divide="ignore"):  # where no condition around holds
+            return index_value(e, leaf)
 
 
 def _accesses(s: Stmt) -> Iterator[tuple[str, Index, Index, tuple[Index, ...]]]:
-    """What a statement reads and writes itself: a buffer, its first and last element, and under which conditions."""
+    """Reads and writes of a statement itself: a buffer, its first and last element, and under which conditions."""
     conditions = s.conditions if isinstance(s, Store) else ()
     if isinstance(s, Store):
         yield s.buffer, s.offset, s.offset, conditions

@@ -43,13 +43,12 @@ def outputs_ahead(b: Builder, name: str, here: Here) -> list[Stmt]:
 
 
 def places_after(nest: Nest, operand: str) -> list[Index]:
-    """The places of a buffer that are stored, or read beside what is stored, after all sums."""
-    found: list[Index] = []
-    for s in nest.body:
-        if isinstance(s, Store):
-            found += [s.indices[0]] if s.param == operand else []
-            found += [v.indices[0] for v in walk(s.value) if v.op == "load" and v.buffer == operand]
-    return found
+    """The places of a buffer that are stored, or read beside what is stored or by what that is made of, after all
+    sums."""
+    stores = [s for s in nest.body if isinstance(s, Store)]
+    values = [s.value for s in nest.body if not isinstance(s, Nest) and s.value.op != "reduce"]
+    return [s.indices[0] for s in stores if s.param == operand] + [
+        v.indices[0] for v in walk(*values) if v.op == "load" and v.buffer == operand]
 
 
 def _prefetches(b: Builder, a: Ahead, places: Sequence[tuple[Index, DType]], here: Here, known: list[Stmt]

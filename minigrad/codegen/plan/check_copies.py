@@ -35,13 +35,17 @@ POINTS = 4096
 
 Array = np.ndarray[Any, Any]
 Meaning = Callable[[Here], list[Index]]
-"""What the element of a place is, as numbers."""
+"""Gives what the element of a place is, as numbers."""
 
 
-def check_copies(kernel: Kernel, nest: Nest, plan: Plan) -> None:
-    """Raises InternalError naming the step whose memory does not hold what is read of it."""
+def check_copies(kernel: Kernel, nest: Nest, plan: object) -> None:
+    """Raises InternalError naming the step whose memory does not hold what is read of it. Loops whose iterations depend
+    on a dim of the kernel are not looked at, nor are plans that are no steps."""
+    if not isinstance(plan, Plan):
+        return
     b = Builder(kernel, with_tile(with_wave(resolve(nest, plan))))
-    if not all([isinstance(b.loops.extent(x), int) for x in b.loops.order]):
+    if not all([isinstance(v.hi, int) for v in b.loops.root.values()]) or not all(
+            [isinstance(b.loops.extent(x), int) for x in b.loops.order]):
         return
     for s in b.staged:
         _Check(b, s.step, s.box, s.filled, s.once, _copied(b, s)).run(lambda here, make, s=s: _fills(b, s, here, make))
@@ -51,7 +55,7 @@ def check_copies(kernel: Kernel, nest: Nest, plan: Plan) -> None:
 
 
 def _copied(b: Builder, s: Staged) -> Meaning:
-    """What a copy has at a place: where its operand is read, and under which conditions."""
+    """Gives where the operand of a copy is read at a place, and under which conditions."""
     found = expressions(s.factor)
     word = s.called.word if s.called is not None else ""
     group = range(s.called.tile.group if s.called is not None else 1)
@@ -63,7 +67,7 @@ def _copied(b: Builder, s: Staged) -> Meaning:
 
 
 def _element(b: Builder) -> Meaning:
-    """Which element of the domain a sum is of."""
+    """Gives the element of the domain that a sum is of."""
     return lambda here: [here.at[v] for v in b.nest.domain]
 
 
@@ -120,7 +124,7 @@ class _Check:
         return found, known
 
     def stores(self, here: Here, _: tuple[Index, ...], there: tuple[Index, ...]) -> list[Stmt]:
-        """What an element is, a store for each number of it."""
+        """Stores for the numbers that say what an element is."""
         offset = self.box.at(here)
         return [Store("", offset, index(e, int64), there) for e in (0, *self.meaning(here))]
 
@@ -147,7 +151,7 @@ class _Check:
         found, known = written
         for wrong, what in ((~known[offset], "never written"), (found[offset] != expected, "written as another one")):
             if wrong.any():
-                raise InternalError(f"[verify] {self.step}: of {offset.size} elements that are read {wrong.sum()} are "
+                raise InternalError(f"[verify] {self.step}: of {offset.size} that are read {wrong.sum()} are "
                                     f"{what}, among them that at {offset[wrong][0]} of {self.box.size}")
 
     def sample(self, n: int) -> Array:
@@ -158,8 +162,8 @@ class _Check:
 
     def inside(self, offset: Array, done: str) -> None:
         if offset.size and (offset.min() < 0 or offset.max() >= self.box.size):
-            raise InternalError(f"[verify] {self.step}: {offset.min()}..{offset.max()} of {self.box.size} elements "
-                                f"are {done}")
+            raise InternalError(f"[verify] {self.step}: {offset.min()}..{offset.max()} are "
+                                f"{done}, expected less than {self.box.size}")
 
 
 def _in_loops(body: Iterable[Stmt], around: list[tuple[Var, int]]) -> Iterator[
@@ -188,7 +192,7 @@ def _number(e: Index, at: Mapping[Var, Array]) -> Any:
 
 
 def _hold(conditions: Iterable[Index], at: Mapping[Var, Array]) -> Any:
-    """Where all conditions hold."""
+    """True where all conditions hold."""
     holds: Any = np.True_
     for e in conditions:
         holds = holds & (_number(e, at) >= 0)

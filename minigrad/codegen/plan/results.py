@@ -45,7 +45,7 @@ class Gathered:
         return [s for s in self.b.nest.body if s not in self.sums]
 
     def values(self) -> list[Value]:
-        """What is stored, and where, as values."""
+        """Values that are stored, and those of their indices."""
         values: list[Value] = [s.value for s in self.rest if isinstance(s, Define | Store)]
         return values + [index(e, s.value.dtype) for s in self.rest if isinstance(s, Store) for e in s.indices]
 

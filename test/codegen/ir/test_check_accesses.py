@@ -22,7 +22,7 @@ HEAD = "func f(in a: f32[64], inout y: f32[64], n: index in 1..8)\n"
 ])
 def test_accesses_outside_are_found(text: str, inside: bool) -> None:
     function = parse_function(HEAD + text)
-    dims = {d: d for d in function.dims}
+    dims = dict.fromkeys(function.dims, 8)
     if inside:
         check_accesses(function, dims)
         return

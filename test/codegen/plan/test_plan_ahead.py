@@ -36,6 +36,14 @@ RESIDUAL = parse_kernel("""kernel residual(out o0: f32[9600], p0: f32[12800], p1
     t0 = sum(r0<64: p0[64*i0+r0] * p1[48*r0+i1])
     o0[48*i0+i1] = p2[48*i0+i1] + t0
 """)
+HEAD = "out o0: f32[9600], out o1: f32[9600], p0: f32[12800], p1: f32[6144], p2: f32[9600]"
+DEFINED = parse_kernel(f"""kernel defined({HEAD})
+  for i0<200, i1<48:
+    t0 = sum(r0<64: p0[64*i0+r0] * p1[48*r0+i1])
+    t1 = p2[48*i0+i1] + t0
+    o0[48*i0+i1] = t1
+    o1[48*i0+i1] = t1 * t1
+""")
 ROWS = parse_kernel("""kernel rows(out o0: f32[200], p0: f32[200])
   for i0<10:
     t0 = sum(r0<20: p0[20*i0+r0])
@@ -85,7 +93,8 @@ def test_what_a_step_prefetches(step: str, places: list[str]) -> None:
 
 
 def test_what_is_read_beside_the_output_is_prefetched_like_it() -> None:
-    assert fetched("ahead p2 at i by 0 of i", TILE, RESIDUAL) == ["prefetch p2[192*i+24*j+48*u+16*v]"]
+    for kernel in (RESIDUAL, DEFINED):
+        assert fetched("ahead p2 at i by 0 of i", TILE, kernel) == ["prefetch p2[192*i+24*j+48*u+16*v]"]
     kernel = flat_kernel(tensor(128, 64) @ tensor(64, 128) + tensor(128, 128), AVX512)
     read = next(p.name for p in kernel.params if p.mode == "in" and p.shape == (128 * 128,))
     steps = [str(s) for s in planned(kernel, AVX512).steps if isinstance(s, Ahead)]
