@@ -1,8 +1,8 @@
 """The NUMPY device: every op through its reference, one by one. Slow, obviously right, always there.
 
-bfloat16 values are float32 arrays rounded after each op; what a composite is made of is rounded at its end alone, as
-in the kernel that it becomes. Assignment copies. The one shortcut is the sum of a product, which would not fit in
-memory written out: it becomes one einsum, accumulated in float64.
+bfloat16 values are float32 arrays, rounded where kernels round: at stores, explicit casts and comparisons; what a
+composite is made of is rounded at its end alone, as in the kernel that it becomes. Assignment copies. The one shortcut
+is the sum of a product, which would not fit in memory written out: it becomes one einsum, accumulated in float64.
 """
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.dtype import DType, bfloat16
+from minigrad.dtype import DType, bfloat16, bool_
 from minigrad.engine.transfer import download, upload
 from minigrad.expr import Expr, evaluate
 from minigrad.ops.composite import expanded
@@ -126,6 +126,9 @@ def _evaluate(node: Node, operands: list[Any], rounds: bool) -> np.ndarray:
         result = _sum_of_product(*operands[0], axes=node.params["axes"])
     else:
         params = {k: bound(v) for k, v in node.params.items()}
+        if node.dtype is bool_:
+            operands = [convert(x, bfloat16) if i.dtype is bfloat16 else x
+                        for x, i in zip(operands, node.inputs, strict=True)]
         result = np.asarray(node.op.reference(*operands, shape=shape, dtype=node.dtype, **params))
     if result.shape != shape:
         result = result.reshape(shape)

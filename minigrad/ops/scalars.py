@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from minigrad import value as V
 from minigrad.dtype import DType
+from minigrad.ops.convert import rounded
 from minigrad.value import Value
 
 
@@ -134,3 +135,14 @@ def cast(x: Value, *, dtype: DType, to: DType) -> Value:
 
 def bitcast(x: Value, *, dtype: DType, to: DType, of: DType) -> Value:
     return V.cast(V.bitcast(V.cast(x, of), to), to.compute)
+
+
+def as_stored(x: Value, of: DType) -> Value:
+    """x, computed for a Node of this type, as memory would hold it."""
+    if of.compute is of or (x.op == "cast" and x.args[0].dtype is of):
+        return x
+    if x.op == "const":
+        return V.const(rounded(x.number, of), x.dtype)
+    if x.op == "guard":
+        return V.guard(as_stored(x.args[0], of), as_stored(x.args[1], of), x.conditions)
+    return cast(x, dtype=of, to=of)

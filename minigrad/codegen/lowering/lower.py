@@ -14,11 +14,12 @@ from minigrad.codegen.kernel import Define, Kernel, Param, Scalar, Store
 from minigrad.codegen.lowering.arrange import arrange
 from minigrad.codegen.lowering.reads import read_at
 from minigrad.codegen.lowering.rename import strip_bindings
-from minigrad.dtype import DType, int64
+from minigrad.dtype import DType, bool_, int64
 from minigrad.errors import InternalError
 from minigrad.expr import Expr, Index, Var, emax, emin, prove_nonneg, subs, variables
 from minigrad.ops.node import Node
 from minigrad.ops.op import Elementwise, Generate, IndexMap, Reduction
+from minigrad.ops.scalars import as_stored
 from minigrad.value import (
     Value,
     ValueIndex,
@@ -105,6 +106,8 @@ class Lowering:
             return self.constant(node.params["value"], node.dtype)
         if isinstance(lower, Elementwise):
             operands = [self.element(i, at) for i in node.inputs]
+            if node.dtype is bool_:  # a half that was stored equals itself computed again
+                operands = [as_stored(x, i.dtype) for x, i in zip(operands, node.inputs, strict=True)]
             return lower.scalar(*operands, dtype=node.dtype, **node.params)
         if isinstance(lower, IndexMap):
             return self.movement(node, at)

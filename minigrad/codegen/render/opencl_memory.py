@@ -35,10 +35,15 @@ class OpenclAccess(Access):
         return f"({memory.text}[{offset}] != 0)" if memory.dtype is bool_ else f"{memory.text}[{offset}]"
 
     def elements(self, memory: Memory, offset: str) -> str:
-        """The expression that reads a whole vector."""
-        half = "_half" if memory.dtype is float16 and memory.place not in OWN else ""
-        text = f"vload{half}{self.out.width}(0, {memory.text} + {offset})"
-        return f"convert_int{self.out.width}({text} != (uchar{self.out.width})(0))" if memory.dtype is bool_ else text
+        """The expression that reads a whole vector; more than four halves in fours, as PoCL reads eight as if they were
+        aligned to 16 bytes, which ends the process where they are not."""
+        width = self.out.width
+        if memory.dtype is float16 and memory.place not in OWN:
+            fours = ", ".join(f"vload_half{min(width, 4)}(0, {memory.text} + {offset}{f' + {i}' if i else ''})"
+                              for i in range(0, width, 4))
+            return f"({self.language.kind(float16, width)})({fours})" if width > 4 else fours
+        text = f"vload{width}(0, {memory.text} + {offset})"
+        return f"convert_int{width}({text} != (uchar{width})(0))" if memory.dtype is bool_ else text
 
     def clamped(self, mask: Ref | None, offset: Ref) -> str:
         return offset.text if mask is None else f"({mask.text} ? {offset.text} : 0)"
