@@ -84,3 +84,14 @@ def test_what_is_compared_is_rounded_as_numbers_are(dtype):
     padded = a.pad((1, 1), value=0.1)
     assert (padded == padded.contiguous()).all().item()
     assert ((a * 0 + 6e4) * 1e35 * 10).isinf().all().item()
+
+
+@pytest.mark.parametrize("device", [d for d in devices() if d.startswith("CL:")])
+@pytest.mark.parametrize("length", [9, 18])
+def test_vectors_of_halves_begin_anywhere(length, device):
+    """Drivers may read them as if they were aligned: windows over odd rows are read at each place."""
+    numbers = np.random.default_rng(2).standard_normal((4, 8, length)).astype(np.float16)
+    x = Tensor(numbers, device=device)
+    found = F.max_pool1d(x.cast("float32").exp(), 3, stride=1).numpy()
+    wanted = np.lib.stride_tricks.sliding_window_view(np.exp(numbers.astype(np.float32)), 3, -1).max(-1)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
