@@ -125,7 +125,7 @@ class ResamplingMixin(Base):
     def _averaged(self, axis: int, n: int, ratio: Fraction, cubic: bool, aligned: bool) -> Self:
         """`_weighed` with weights [n, length] that reach as far as a step in the source does, and add up to 1."""
         length: Any = self.shape[axis]
-        step = (length - 1) / max(n - 1, 1) if aligned else float(ratio)
+        step = float(ratio) if not aligned else (length - 1) / (n - 1) if n > 1 else 0.0
         wide = max(step, 1.0)
         centre = ((type(self).arange(n, device=self.device).cast(self.dtype) + 0.5) * step).reshape(-1, 1)
         away = ((type(self).arange(length, device=self.device) + 0.5 - centre) / wide).abs()

@@ -108,11 +108,13 @@ class _MaxUnpool(_Pool):
 def _lp_pool(axes: int) -> Callable[..., Tensor]:
     def pool(input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None,
              ceil_mode: bool = False) -> Tensor:
-        """(sum x**p)**(1/p) over windows of the last axes; NaN where an odd p leaves a negative sum."""
+        """(sum x**p)**(1/p) over windows of the last axes; NaN where an odd p leaves a negative sum. The gradient of a
+        sum of 0 is 0."""
         kernel = per_axis(f"lp_pool{axes}d", kernel_size, axes)
         x = as_tensor(f"lp_pool{axes}d", input)
         means = (x ** norm_type).avg_pool2d(kernel, kernel if stride is None else stride, ceil_mode=ceil_mode)
-        return (means * math.prod(kernel)) ** (1 / norm_type)
+        none, root = means.eq(0), 1 / norm_type
+        return none.where(math.inf if root < 0 else 0.0 ** root, (none.where(1, means) * math.prod(kernel)) ** root)
 
     pool.__name__ = f"lp_pool{axes}d"
     return pool

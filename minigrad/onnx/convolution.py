@@ -161,7 +161,7 @@ def lp_pool(n: Node) -> Tensor:
     """The p-norm of each window."""
     x, p = n.tensor(0), n.attribute("p", 2)
     w = Windows(n, x, n.required("kernel_shape"))
-    return (w.of(w.pad(x)).abs() ** p).sum(w.axes) ** (1.0 / p)
+    return w.of(w.pad(x)).norm(p, w.axes)
 
 
 def over_places(function: Any) -> Operator:
@@ -254,7 +254,7 @@ def rms_norm(n: Node) -> Tensor:
 def lp_normalization(n: Node) -> Tensor:
     """An axis divided by its norm."""
     x, axis = n.tensor(0), n.attribute("axis", -1)
-    norm = x.abs().sum(axis, keepdim=True) if n.attribute("p", 2) == 1 else x.square().sum(axis, keepdim=True).sqrt()
+    norm = x.norm(n.attribute("p", 2), axis, keepdim=True)
     return (norm == 0).where(0, x / (norm == 0).where(1, norm))
 
 
@@ -297,8 +297,7 @@ def col2im(n: Node) -> Tensor:
 
 def global_lp(n: Node, x: Tensor, axes: tuple[int, ...]) -> Tensor:
     """The p-norm over all places."""
-    p = n.attribute("p", 2)
-    return (x.abs() ** p).sum(axes, keepdim=True) ** (1.0 / p)
+    return x.norm(n.attribute("p", 2), axes, keepdim=True)
 
 
 TABLE: dict[str, Operator] = {

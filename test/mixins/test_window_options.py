@@ -74,6 +74,15 @@ def test_largest_of_windows_and_their_places(axes: int) -> None:
 
 @needs_torch
 @pytest.mark.parametrize("axes", [1, 2, 3])
+def test_powers_of_windows_of_zeros(axes: int) -> None:
+    x = np.maximum(of_axes(axes), 0)
+    x[0] = 0
+    for p, stride, ceil in product((1, 2, 3, 1.5, -2), (None, 1), (False, True)):
+        agree(f"lp_pool{axes}d", (x if p > 0 else x + 1,), p, 2, stride, ceil)
+
+
+@needs_torch
+@pytest.mark.parametrize("axes", [1, 2, 3])
 def test_convolutions_of_one_example(axes: int) -> None:
     for batch, groups in product(((2, 4), (4,)), (1, 2)):
         x = RNG.standard_normal((*batch, *(7, 6, 5)[:axes])).astype(np.float32)
@@ -98,6 +107,21 @@ def test_resampling(mode: str) -> None:
                 agree("interpolate", (x,), size, None, mode, aligned)
                 if mode in ("bilinear", "bicubic"):
                     agree("interpolate", (x,), size, None, mode, aligned, antialias=True)
+
+
+@needs_torch
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "area", "linear", "bilinear", "trilinear", "bicubic"])
+@pytest.mark.filterwarnings("ignore:The default behavior for interpolate")
+def test_resampling_from_and_to_one_element(mode: str) -> None:
+    """PyTorch 2.13 gives the first row of several for all of them where antialiasing leaves one column."""
+    aligns = (True, False) if mode.endswith(("linear", "bicubic")) else (None,)
+    for n in {"linear": [1], "bilinear": [2], "bicubic": [2], "trilinear": [3]}.get(mode, [1, 2, 3]):
+        shapes = ((1, 1, 1), (1, 4, 1), (3, 1, 2), (5, 5, 5))
+        for lengths, size, aligned in product(shapes, shapes, aligns):
+            x = RNG.standard_normal((1, 2, *lengths[:n])).astype(np.float32)
+            agree("interpolate", (x,), size[:n], None, mode, aligned)
+            if mode in ("bilinear", "bicubic") and not (size[0] > 1 and size[1] == 1):
+                agree("interpolate", (x,), size[:n], None, mode, aligned, antialias=True)
 
 
 @needs_torch
