@@ -240,8 +240,7 @@ class Capture:
 
 def _storage_of(t: Tensor) -> Any:
     """The buffer of a Tensor that was computed just now, and that another thread may have assigned to since."""
-    storage = t.node.storage
-    return settled(t).storage if storage is None else storage
+    return t.node.storage or settled(t).storage
 
 
 def at(owners: list[Tensor], place: Place) -> Tensor:

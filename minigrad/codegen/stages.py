@@ -156,17 +156,15 @@ def _bound(staged: Staged, values: dict[Var, Index], begins: dict[str, int]) -> 
 
 @lru_cache(maxsize=4096)
 def _stages_of_flat(flat: Kernel, target: Target, given: Given) -> Staged:
-    """The stages of a flat kernel, which many kernels become, those of other shapes or lengths. Where what was chosen
-    turns out to fit no loops, which is a mistake of ours, general plans keep the user's program going; not in tests,
-    which are to find it, and not in place of a plan that the user gave."""
+    """The stages of a flat kernel, which many kernels become, those of other shapes or lengths. Where a chosen plan
+    fits no loops, by a mistake of ours, general plans take its place; not in tests, nor for a plan that is given."""
     try:
         return _planned(flat, target, given)
     except MISTAKES as error:
         if given or current().verify:
             raise
         if current().debug:
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            print(f"[plan] {flat.name} gets general plans instead of what was refused: {reason}", file=sys.stderr)
+            print(f"[plan] {flat.name} gets general plans instead of what was refused: {error!r}", file=sys.stderr)
         units: list[Unit] = [((nest,), general_plan_of(nest, target)) for nest in flat.nests]
         return _staged(flat, units, [], target)
 

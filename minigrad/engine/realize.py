@@ -17,8 +17,7 @@ from minigrad.runtime.registry import get_device
 from minigrad.scheduler.graph import resolve
 
 working = free_in_children(RLock())
-"""Held while Nodes are computed: two threads may want the same ones, and assigns overwrite what others read. Who holds
-it and finds a value keeps that from being overwritten for as long as he refers to its Node."""
+"""Held while Nodes are computed, which two threads may want, and while a value that assigns overwrite is looked up."""
 
 
 def realize(nodes: list[Node]) -> None:

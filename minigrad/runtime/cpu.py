@@ -80,8 +80,8 @@ class CPU(HostMemory):
     def run_locked(self, prepared: Prepared, threads: int = 0, stores: Sequence[Store] = ()) -> None:
         """`run`, for a caller that holds the pool's lock, under which prepared lists may also be changed.
 
-        `threads` is the number of the configuration, where the caller has looked it up; 0 looks it up here. What a call
-        of Python among the launches raises comes after the stores: the memory holds something else by then.
+        `threads` is the configuration's number, 0 where it is to be looked up. What calls of Python among the launches
+        raise comes after the stores: the memory holds something else by then.
         """
         pool = self.pool
         if prepared.parallel:

@@ -104,8 +104,7 @@ class Kept(ABC):
 
     @abstractmethod
     def run(self, threads: int = 0, stores: Sequence[Store] = ()) -> None:
-        """Runs, or queues, all launches, and makes the stores at once with the last of them. `threads` is the number of
-        the configuration, where the caller has looked it up; 0 looks it up here."""
+        """Runs, or queues, all launches, and makes the stores at once with the last. `threads`: a setting, or 0."""
 
 
 class Device(ABC):

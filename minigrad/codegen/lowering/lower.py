@@ -107,7 +107,7 @@ class Lowering:
         if isinstance(lower, Elementwise):
             operands = [self.element(i, at) for i in node.inputs]
             if node.dtype is bool_:  # a half that was stored equals itself computed again
-                operands = [as_stored(x, i.dtype) for x, i in zip(operands, node.inputs, strict=True)]
+                operands = list(map(as_stored, operands, [i.dtype for i in node.inputs]))
             return lower.scalar(*operands, dtype=node.dtype, **node.params)
         if isinstance(lower, IndexMap):
             return self.movement(node, at)
