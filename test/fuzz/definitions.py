@@ -43,7 +43,7 @@ class Definitions:
         size, factor = options.get("size"), options.get("scale_factor")
         for axis, n in enumerate(x.shape[2:]):
             how = {"size": size[axis]} if size else {"scale_factor": factor}
-            at = torch.arange(n, dtype=torch.float64)[None, None]
+            at = torch.arange(n, dtype=torch.float32)[None, None]  # which `Rounding` gives no errors
             x = x.index_select(axis + 2, functional.interpolate(at, mode=mode, **how)[0, 0].long().to(x.device))
         return x
 
