@@ -18,6 +18,7 @@ from minigrad.errors import ConfigError, FormatError, MinigradError
 from minigrad.expr import Index
 from minigrad.nn.optim import SGD
 from minigrad.nn.state import get_parameters, get_state_dict
+from minigrad.optim.statistics import take_moved
 from minigrad.report.dry import running_dry
 from minigrad.state import fetch_member
 
@@ -280,6 +281,7 @@ def launches_of_a_step(device: str) -> int:
     """How many launches a training step of the benchmark would be; nothing runs."""
     settings = benchmark.parse_settings(["--bs=2"])
     settings.NUM = 0
+    take_moved()  # what models of other tests have moved would be part of the step
     with config(device=device), running_dry() as dry:
         trainer = benchmark.Trainer(settings)
         batch = trainer.batch(0)
