@@ -82,7 +82,7 @@ ROWS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: x(3) & x(3), DTypeError, "[and] expected an integer or bool type, got float32"),
     (lambda: (x(3) > 0) - (x(3) > 0), DTypeError, "[sub] expected a number type, got bool and bool"),
     (lambda: x(3).cast("float31"), DTypeError, "[dtype] expected one of bool, int8, int16, int32"),
-    (lambda: x(3).bitcast("float64"), ShapeError, "[bitcast] expected a last axis of a multiple of 2, as a float64 has"),
+    (lambda: x(3).bitcast("float64"), ShapeError, "[bitcast] expected a last axis of a multiple of 2, as a"),
     (lambda: x(3).item(), ShapeError, "[item] expected one element, got shape [3]"),
     (lambda: bool(x(3)), ShapeError, "[bool] expected one element, got shape [3]; use .any() or .all()"),
     (lambda: len(x()), DTypeError, "[len] expected a tensor with axes, got one of shape []"),
