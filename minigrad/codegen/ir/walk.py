@@ -126,6 +126,16 @@ def touched(function: Function) -> set[str]:
     return called | {name for name, _, _ in accesses(function)}
 
 
+def fresh(stem: str, used: set[str]) -> str:
+    """A name that is not in `used`, and is entered there: the stem, or the stem and a number."""
+    count, name = 1, stem
+    while name in used:
+        count += 1
+        name = f"{stem}_{count}"
+    used.add(name)
+    return name
+
+
 def names(function: Function) -> set[str]:
     """Every name in use: parameters, dims, allocations, lets, loop variables."""
     used = {p.name for p in function.buffers} | {p.name for p in function.scalars} | {d.name for d in function.dims}

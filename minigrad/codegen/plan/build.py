@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, If, Let, Loop, Stmt
 from minigrad.codegen.ir.nodes import Store as IRStore
+from minigrad.codegen.ir.walk import fresh
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.plan.ahead import outputs_ahead
@@ -73,12 +74,7 @@ class Builder:
 
     def name(self, stem: str) -> str:
         """A name that nothing else in the function has."""
-        count, name = 1, stem
-        while name in self.taken:
-            count += 1
-            name = f"{stem}_{count}"
-        self.taken.add(name)
-        return name
+        return fresh(stem, self.taken)
 
     def function(self, name: str) -> Function:
         loops = self.loops

@@ -16,7 +16,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from minigrad.codegen.ir.nodes import Alloc, Call, Function, If, Loop, Stmt, Store, group_size
-from minigrad.codegen.ir.walk import Body, all_values, blocks, map_all, map_blocks, map_function, names, statements
+from minigrad.codegen.ir.walk import (
+    Body,
+    all_values,
+    blocks,
+    fresh,
+    map_all,
+    map_blocks,
+    map_function,
+    names,
+    statements,
+)
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.expr import Index, Var, bounds, emin, subs, variables
 from minigrad.value import Value, binary, const, load, walk
@@ -132,7 +142,7 @@ class _Blocks:
         if terms > self.limit // 2:
             return self.loop(Loop(s.var, s.start, s.stop, s.kind, tuple(self.apart(s.body, sums))))
         size, count = self.limit // terms, s.stop - s.start
-        o = Var(self.name(f"{s.var.name}_o"), 0, -(-max(bounds(count)[1], 1) // size) - 1)
+        o = Var(fresh(f"{s.var.name}_o", self.used), 0, -(-max(bounds(count)[1], 1) // size) - 1)
         start = s.start + size * o
         whole = isinstance(count, int) and count % size == 0
         length = size if whole else emin(s.stop - start, size)
@@ -145,9 +155,9 @@ class _Blocks:
         before, after, parts = list[Stmt](), list[Stmt](), dict[str, str]()
         for name, own in sums.items():
             old = self.allocated[name]
-            new = Alloc(self.name(f"{name}_part"), old.dtype, old.size, "register")
+            new = Alloc(fresh(f"{name}_part", self.used), old.dtype, old.size, "register")
             self.allocated[new.name], parts[name] = new, new.name
-            q = Var(self.name("q"), 0, old.size - 1) if len(own.elements) == old.size > 1 else None
+            q = Var(fresh("q", self.used), 0, old.size - 1) if len(own.elements) == old.size > 1 else None
             places: list[Index] = [*sorted(own.elements)] if q is None else [q + 0]
             starts = [Store(new.name, at, const(0, old.dtype)) for at in places]
             totals = [Store(name, at, binary("add", load(name, (at,), old.dtype), load(new.name, (at,), old.dtype)))
@@ -157,14 +167,6 @@ class _Blocks:
         renamed = Rewriter({}, parts)
         inside = map_all(tuple(body), renamed.value, renamed.index, lambda _, e: renamed.index(e))
         return [*before, *_renamed(inside, parts), *after]
-
-    def name(self, stem: str) -> str:
-        count, name = 1, stem
-        while name in self.used:
-            count += 1
-            name = f"{stem}_{count}"
-        self.used.add(name)
-        return name
 
 
 def _addend(s: Store) -> tuple[Value, ...] | None:
