@@ -19,6 +19,16 @@ def kind(weight: float) -> Any:
     return enter
 
 
+def of_images(draw: Any) -> Any:
+    """A function `draw(d, x, n)` for images of n spatial axes as `draw(d, x)`, which is None for other values."""
+    def drawn(d: Any, x: int) -> Drawn:
+        n = spatial(d.shapes[x])
+        found: Drawn = draw(d, x, n) if n else None
+        return found
+
+    return drawn
+
+
 def source(computed: bool) -> Any:
     """Enters a function that writes an input, from a buffer or computed from none."""
     def enter(write: Any) -> Any:
@@ -42,6 +52,11 @@ def options(**given: tuple[Any, Any]) -> str:
         if value != default:
             texts.append(f", {name}={value!r}")
     return "".join(texts)
+
+
+def bias_of(w: Written, out: int, bias: bool) -> str:
+    """A further argument with a bias, if there is to be one."""
+    return f", {w.parameter((out,))}" if bias else ""
 
 
 # ---- inputs ----
@@ -95,10 +110,8 @@ def kernels(d: Any, n: int) -> Shape:
 @kind(10)
 class conv:
     @staticmethod
-    def draw(d: Any, x: int) -> Drawn:
-        n = spatial(d.shapes[x])
-        if not n:
-            return None
+    @of_images
+    def draw(d: Any, x: int, n: int) -> Drawn:
         channels, k = d.shapes[x][1], kernels(d, n)
         dilation = (int(d.pick((1, 1, 1, 1, 2, 3))),) * n
         stride = (int(d.pick((1, 1, 1, 2, 2, 3))),) * n
@@ -118,18 +131,15 @@ class conv:
               groups: int, bias: bool) -> str:
         each = x[1][1] // groups
         weight = w.parameter((out, each, *kernel), (each * prod(kernel)) ** -0.5)
-        more = f", {w.parameter((out,))}" if bias else ""
-        return f"F.conv{len(kernel)}d({x[0]}, {weight}{more}" + options(
+        return f"F.conv{len(kernel)}d({x[0]}, {weight}{bias_of(w, out, bias)}" + options(
             stride=(stride, 1), padding=(padding, 0), dilation=(dilation, 1), groups=(groups, 1)) + ")"
 
 
 @kind(4)
 class conv_transpose:
     @staticmethod
-    def draw(d: Any, x: int) -> Drawn:
-        n = spatial(d.shapes[x])
-        if not n:
-            return None
+    @of_images
+    def draw(d: Any, x: int, n: int) -> Drawn:
         channels, k = d.shapes[x][1], kernels(d, n)
         stride = (int(d.pick((1, 2, 2, 2, 3))),) * n
         dilation = (int(d.pick((1, 1, 1, 1, 2))),) * n
@@ -144,8 +154,7 @@ class conv_transpose:
               groups: int, dilation: Shape, bias: bool) -> str:
         channels = x[1][1]
         weight = w.parameter((channels, out // groups, *kernel), (channels // groups * prod(kernel)) ** -0.5)
-        more = f", {w.parameter((out,))}" if bias else ""
-        return f"F.conv_transpose{len(kernel)}d({x[0]}, {weight}{more}" + options(
+        return f"F.conv_transpose{len(kernel)}d({x[0]}, {weight}{bias_of(w, out, bias)}" + options(
             stride=(stride, 1), padding=(padding, 0), output_padding=(output_padding, 0), groups=(groups, 1),
             dilation=(dilation, 1)) + ")"
 
@@ -156,10 +165,8 @@ class conv_transpose:
 @kind(10)
 class pool:
     @staticmethod
-    def draw(d: Any, x: int) -> Drawn:
-        n = spatial(d.shapes[x])
-        if not n:
-            return None
+    @of_images
+    def draw(d: Any, x: int, n: int) -> Drawn:
         k = (2,) * n if d.chance(0.5) else kernels(d, n)
         stride = k if d.chance(0.6) else (int(d.pick((1, 2, 3))),) * n
         name = d.pick(("max", "max", "avg", "avg", "lp"))
@@ -177,10 +184,8 @@ class pool:
 @kind(2)
 class adaptive_pool:
     @staticmethod
-    def draw(d: Any, x: int) -> Drawn:
-        n = spatial(d.shapes[x])
-        if not n:
-            return None
+    @of_images
+    def draw(d: Any, x: int, n: int) -> Drawn:
         sizes = tuple(min(int(d.pick((1, 1, 2, 3, 5, 8))), m) for m in d.shapes[x][2:])
         return (x,), {"name": d.pick(("max", "avg")), "sizes": sizes}
 
@@ -195,10 +200,8 @@ class adaptive_pool:
 @kind(5)
 class interpolate:
     @staticmethod
-    def draw(d: Any, x: int) -> Drawn:
-        n = spatial(d.shapes[x])
-        if not n:
-            return None
+    @of_images
+    def draw(d: Any, x: int, n: int) -> Drawn:
         smooth = ("linear", "bilinear", "trilinear")[n - 1]
         mode = d.pick(("nearest",) * 4 + ("nearest-exact", smooth, smooth, "area") + (("bicubic",) if n == 2 else ()))
         factor, size = int(d.pick((2, 2, 2, 3, 4))), None
@@ -275,7 +278,7 @@ class linear:
     def write(w: Written, x: Named, out: int, bias: bool, flat: bool) -> str:
         flat = flat and len(x[1]) > 2
         width = prod(x[1][1:]) if flat else x[1][-1]
-        more = f", {w.parameter((out,))}" if bias else ""
+        more = bias_of(w, out, bias)
         return f"F.linear({x[0]}{'.flatten(1)' if flat else ''}, {w.parameter((out, width), width ** -0.5)}{more})"
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuzz.layers import Drawn, Named, kind, options, spatial
+from fuzz.layers import Drawn, Named, kind, of_images, options, spatial
 from fuzz.network import Shape, Written
 
 
@@ -102,10 +102,8 @@ class moved:
 @kind(2.5)
 class pad:
     @staticmethod
-    def draw(d: Any, x: int) -> Drawn:
-        n = spatial(d.shapes[x])
-        if not n:
-            return None
+    @of_images
+    def draw(d: Any, x: int, n: int) -> Drawn:
         mode = d.pick(("constant", "constant", "reflect", "replicate", "circular"))
         pads = tuple(int(p) for p in d.rng.integers(0, 4, 2 * n))
         if d.chance(0.4):
