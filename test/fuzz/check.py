@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,13 @@ import torch
 
 from fuzz.network import Network, Written, written
 from fuzz.outcome import Outcome
-from fuzz.run import UNIT, Result, Rounding, computed_inputs, found_on, truth
+from fuzz.run import UNIT, Largest, Result, Rounding, computed_inputs, found_on, truth
 
 NEAR = {"float32": 64, "bfloat16": 2, "float16": 4}
 """Units of rounding of the largest element up to which a difference needs no explanation."""
+
+MOST = 3e4
+"""The largest result of a network that is compared and, of halves, of any operation in it."""
 
 UNITS, RUNS, WIDER = 4, 24, 16
 """Errors of operations in units of rounding, evaluations with such errors at most, and by how much a difference may be
@@ -32,10 +36,12 @@ def check(network: Network, device: str | None = None) -> Outcome:
         w = written(network)
         calls = max(network.calls, 1)
         given = computed_inputs(network, w, calls) if w.computed else [{}] * calls
-        expected = [truth(network, w, given[call], call) for call in range(calls)]
+        with Largest() if network.dtype == "float16" else nullcontext() as met:
+            expected = [truth(network, w, given[call], call) for call in range(calls)]
     except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError, KeyError) as error:
         return Outcome("invalid", type(error).__name__, str(error))
-    if any([not np.isfinite(r).all() or np.abs(r).max(initial=0) > 3e4 for results in expected for _, r in results]):
+    if (met is not None and met.found > MOST) or any([
+            not np.isfinite(r).all() or np.abs(r).max(initial=0) > MOST for results in expected for _, r in results]):
         return Outcome("invalid", "numbers", "numbers that are not finite or too large")
     try:
         found = found_on(network, w, device or network.device)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 import minigrad
 from fuzz.network import META, Network, Written, cotangents, numbers
@@ -92,6 +92,22 @@ class Rounding(TorchDispatchMode):
             return func(*args, **kwargs)
         near = partial(self.near, resampled="upsample" in name)
         return tree_map(near, func(*tree_map(near, args), **kwargs))
+
+
+class Largest(TorchDispatchMode):
+    """Notes the largest magnitude of all that operations give, forward and backward: beyond a half's range there are
+    infinities on the way, in PyTorch's halves too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for x in tree_leaves(result):
+            if isinstance(x, torch.Tensor) and x.dtype is torch.float64 and x.numel() and not x._is_zerotensor():
+                self.found = max(self.found, float(x.detach().abs().max()))
+        return result
 
 
 EXACT = ("detach", "clone", "zeros_like", "ones_like", "alias", "_unsafe_view", "empty_like", "lift_fresh")
