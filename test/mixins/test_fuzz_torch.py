@@ -161,8 +161,8 @@ def with_number(p: Program, x: Any) -> Any:
         kind = "*"
     if p.smooth and kind in ("<", "/", "r/"):
         kind = "*"
-    if kind == "clamp" and isinstance(n, bool):
-        n = 1
+    if kind == "clamp" and (isinstance(n, bool) or (n < 0 and str(x.dtype) == "torch.uint8")):
+        n = 1  # PyTorch counts bounds below 0 from the end of an unsigned type
     return {"+": lambda t: t + n, "-": lambda t: t - n, "r-": lambda t: n - t, "*": lambda t: t * n,
             "/": lambda t: t / (n or 1), "**": lambda t: t ** n, "r/": lambda t: n / t, "<": lambda t: t < n,
             "clamp": lambda t: t.clamp(n, n + 2)}[kind]
