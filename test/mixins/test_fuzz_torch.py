@@ -108,6 +108,10 @@ def is_bool(x: Any) -> bool:
     return str(x.dtype).endswith("bool")
 
 
+def is_unsigned(x: Any) -> bool:
+    return str(x.dtype).endswith("uint8")
+
+
 def like(x: Any, array: np.ndarray) -> Any:
     """An operand beside x, of its library."""
     if isinstance(x, Tensor):
@@ -161,7 +165,7 @@ def with_number(p: Program, x: Any) -> Any:
         kind = "*"
     if p.smooth and kind in ("<", "/", "r/"):
         kind = "*"
-    if kind == "clamp" and (isinstance(n, bool) or (n < 0 and str(x.dtype) == "torch.uint8")):
+    if kind == "clamp" and (isinstance(n, bool) or (n < 0 and is_unsigned(x))):
         n = 1  # PyTorch counts bounds below 0 from the end of an unsigned type
     return {"+": lambda t: t + n, "-": lambda t: t - n, "r-": lambda t: n - t, "*": lambda t: t * n,
             "/": lambda t: t / (n or 1), "**": lambda t: t ** n, "r/": lambda t: n / t, "<": lambda t: t < n,
@@ -178,6 +182,7 @@ def whole(p: Program, x: Any) -> Any:
     if is_float(x) and not (torch.isfinite(x).all() and np.isfinite(numbers).all()):  # inf // 3 is inf here
         return None
     n = p.pick((3, -3, 2, -5))
+    n = abs(n) if is_unsigned(x) else n  # what no uint8 holds wraps there and is refused here
     return {"//": lambda t: t // n, "%": lambda t: t % n, "n//": lambda t: (t * 0 + n) // like(t, numbers),
             "n%": lambda t: (t * 0 + n) % like(t, numbers),
             "trunc": lambda t: t.div(like(t, numbers), rounding_mode="trunc")}.get(
