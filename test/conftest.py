@@ -96,6 +96,15 @@ def pytest_report_header() -> str:
     return f"minigrad devices: {', '.join(devices())}"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _collected() -> Iterator[None]:
+    """After a file of tests: what it made and left is gone, and what stays, as caches of kernels, is not walked over again
+    by each later collection, which would take seconds at the end."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """The folder of test data, named by MINIGRAD_TEST_DATA; tests that use it are skipped where there is none."""
