@@ -98,8 +98,8 @@ def pytest_report_header() -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def _collected() -> Iterator[None]:
-    """After a file of tests: what it made and left is gone, and what stays, as caches of kernels, is not walked over again
-    by each later collection, which would take seconds at the end."""
+    """After a file of tests, what it made and left is gone; what stays, as caches of kernels, is not walked over by
+    each later collection, which would take seconds at the end."""
     yield
     gc.collect()
     gc.freeze()
