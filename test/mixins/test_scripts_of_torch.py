@@ -24,7 +24,7 @@ SCRIPTS = TESTS / "programs"
 TOLERANCE = {"gan": 1e-9}
 """Two networks against each other let rounding grow from step to step, so that this script is one in float64, which is
 held to more than the others."""
-QUICK = ("cnn", "graph_network", "lstm", "transformer")
+QUICK = ("graph_network", "transformer")
 """The scripts that run by default, and of the others, which compile for half a minute, the first."""
 
 pytestmark = [pytest.mark.usefixtures("on_cpu"),
