@@ -2,10 +2,12 @@
 
     from conftest import devices, needs_device
 
-    @pytest.mark.parametrize("device", devices())     every device of this machine
+    @pytest.mark.parametrize("device", devices())     every device of this machine; drivers() are those of OpenCL
     @needs_device("CL:pocl")                          skipped, with the reason, where it is missing
-    @one_in(5, "CL:pocl")                             of a test's cases on PoCL every fifth, with --all each
+    @one_in(5, CPU_DRIVERS)                           of a test's cases on such drivers every fifth, with --all each
 """
+from __future__ import annotations
+
 import gc
 import os
 import tempfile
@@ -14,6 +16,8 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
+from zlib import crc32
 
 # Read once, at the first use of OpenCL or of the settings: they must be there before any test is imported.
 _pocl_cache = tempfile.TemporaryDirectory(prefix="minigrad-pocl-")
@@ -25,23 +29,47 @@ import pytest  # noqa: E402
 from support.paths import ROOT  # noqa: E402
 
 from minigrad.config import config, current  # noqa: E402
+from minigrad.runtime.opencl_quirks import INTERPRETER, SOFTWARE, short_name  # noqa: E402
 
-OPENCL = {"Portable Computing Language": "CL:pocl", "rusticl": "CL:rusticl"}
+if TYPE_CHECKING:
+    from minigrad.runtime.opencl_devices import DeviceInfo
+
+CPU_DRIVERS = "CL:<cpu>"
+"""Stands in the names of cases for the OpenCL drivers that compile for a processor."""
 
 
 @cache
 def devices() -> tuple[str, ...]:
-    """Names of the minigrad devices of this machine, fewer where MINIGRAD_TEST_DEVICES says so."""
-    found = ["CPU", "NUMPY", *_opencl_devices()]
+    """Names of the minigrad devices of this machine, fewer where MINIGRAD_TEST_DEVICES says so: CPU, NUMPY, and one for
+    each OpenCL platform that runs kernels, as CL:pocl, CL:rusticl, CL:intel."""
+    found = ["CPU", "NUMPY", *_opencl()]
     wanted = current().test_devices
     return tuple(name for name in found if not wanted or name in wanted)
 
 
-def _opencl_devices() -> list[str]:
-    from minigrad.runtime.opencl_devices import devices as usable
+def drivers() -> tuple[str, ...]:
+    """The names of OpenCL devices among them."""
+    return tuple(name for name in devices() if name in _opencl())
 
-    platforms = {device.platform for device in usable()}
-    return sorted(name for platform, name in OPENCL.items() if platform in platforms)
+
+def quirks(name: str) -> frozenset[str]:
+    """What the driver that a name means does differently (`runtime/opencl_quirks.py`); nothing where it is not one."""
+    return _opencl()[name].quirks if name in _opencl() else frozenset()
+
+
+def quick_devices() -> tuple[str, ...]:
+    """Names of the devices that are no rasterisers."""
+    return tuple(name for name in devices() if SOFTWARE not in quirks(name))
+
+
+@cache
+def _opencl() -> dict[str, DeviceInfo]:
+    """The OpenCL devices by their names."""
+    from minigrad.runtime.opencl_devices import devices as usable
+    from minigrad.runtime.opencl_devices import find_device
+
+    words = {short_name(device.platform) for device in usable() if INTERPRETER not in device.quirks}
+    return {f"CL:{word}": find_device(word) for word in sorted(words)}
 
 
 def needs_device(name: str) -> pytest.MarkDecorator:
@@ -59,29 +87,44 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "one_in(n, name=''): every n-th of a test's cases (whose ids have `name`)")
+    config.addinivalue_line("markers", "each_driver: a case runs on every driver that compiles, not on one of them")
 
 
 def one_in(n: int, name: str = "") -> pytest.MarkDecorator:
     """Every n-th of the cases of a test, the first among them; with a name only the cases with it in their ids are
-    thinned. `--all` runs each. For cases that differ by what other tests have in full, on PoCL above all, whose
-    builds and kernels take the longest by far. An `n` without a divisor in common with the lengths of the other axes
-    keeps each of their values."""
+    thinned, with CPU_DRIVERS those on drivers that compile for a processor. `--all` runs each. For cases that differ by
+    what other tests have in full, on those drivers above all, whose compilers take the longest by far. An `n` without a
+    divisor in common with the lengths of the other axes keeps each of their values."""
     return pytest.mark.one_in(n, name)
+
+
+each_driver = pytest.mark.each_driver
+"""Marks tests of drivers themselves: each case runs on all of them, where otherwise one of those that compile for a
+processor has it."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--all") or any("::" in argument for argument in config.args):
         return
+    drivers = [name for name in quick_devices() if name in _opencl() and _opencl()[name].kind == "CPU"]
     seen: Counter[tuple[str, str]] = Counter()
     left_out = []
     for item in items:
+        test, case = item.nodeid.partition("[")[0], item.name
+        driver = next((name for name in drivers if name in case), CPU_DRIVERS)
+        case = case.replace(driver, CPU_DRIVERS)
+        if driver in drivers and not any(item.iter_markers("each_driver")):
+            # What is written for these drivers is the same, and compiling it is what takes long: one for each case.
+            turn = drivers[crc32(f"{test}{case}".encode()) % len(drivers)]
+            if driver != turn:
+                left_out.append(item)
+                continue
         for mark in item.iter_markers("one_in"):
             n, name = mark.args
-            if name in item.name:
-                key = item.nodeid.partition("[")[0], name
-                if seen[key] % n:
+            if name in case:
+                if seen[test, name] % n:
                     left_out.append(item)
-                seen[key] += 1
+                seen[test, name] += 1
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         gone = set(left_out)

@@ -20,12 +20,12 @@ from minigrad.errors import DeviceError, MinigradError
 from minigrad.runtime.cpu import host_target, shared_jit
 from minigrad.runtime.figures import store
 from minigrad.runtime.opencl_devices import devices, platforms_without_devices
+from minigrad.runtime.opencl_quirks import short_name
 from minigrad.runtime.registry import canonical, get_device
 from minigrad.target import Target
 
 CHECK_HEADER = ("name", "kernels", "float32 GFLOP/s", "float16 product GFLOP/s", "copy GB/s", "launch us")
 HEADER = ("name", "device", "driver", "kind", "units", "memory", "local", "fp16", "fp64", "vector")
-SHORT = {"portable computing language": "pocl"}
 CPU_FEATURES = ("fma", "f16c", "avx", "avx2", "avx512f", "avx512bw", "avx512vnni", "avx512bf16", "avx512fp16", "neon",
                 "dotprod", "sve")
 
@@ -134,7 +134,7 @@ def _meanings() -> list[str]:
     found: dict[str, list[int]] = {}
     try:
         for d in devices():
-            found.setdefault(SHORT.get(d.platform.lower(), d.platform.lower()), []).append(d.index)
+            found.setdefault(short_name(d.platform), []).append(d.index)
     except DeviceError:
         return []
     return [f"CL:{word} means CL:{indices[0]}, of {', '.join(f'CL:{i}' for i in indices)}"

@@ -14,6 +14,7 @@ from minigrad.runtime.caches import cache_sizes
 from minigrad.runtime.figures import stored
 from minigrad.runtime.opencl_quirks import (
     CORES,
+    INTERPRETER,
     LOOP_BUDGET,
     LOOP_ITERATIONS,
     NARROW_BYTES,
@@ -23,7 +24,9 @@ from minigrad.runtime.opencl_quirks import (
     TRY_COMPILING,
     UNITS_UNKNOWN,
     quirks_of,
+    short_name,
 )
+from minigrad.runtime.opencl_vendors import environments_drivers
 from minigrad.target import Target
 
 FP_DENORM, FP_FMA, FP_CORRECT_DIVIDE = 1, 32, 128
@@ -92,8 +95,8 @@ class DeviceInfo:
 def devices() -> list[DeviceInfo]:
     """Every usable device of every platform, best first. Empty where there is no OpenCL at all.
 
-    The order: GPUs, then CPUs; software rasterisers and superseded drivers after all others; then more compute units,
-    newer drivers, and names. Raises DeviceError where pyopencl is not installed.
+    The order: GPUs, then CPUs; software rasterisers, superseded drivers and interpreters after all others; then more
+    compute units, newer drivers, and names. Raises DeviceError where pyopencl is not installed.
     """
     global _found
     with _lock:
@@ -116,9 +119,10 @@ def platforms_without_devices() -> list[str]:
 def find_device(selector: str) -> DeviceInfo:
     """The device for '' (the best), an index, or words that occur in its platform, vendor, device or driver name.
 
-    'pocl', 'rusticl', 'nvidia' and 'pocl 3.1' are such words. Of several devices the first in order of preference is
-    taken, but of one platform and kind the one with the highest driver version. Asking for rusticl before the first
-    OpenCL call of the process enables its drivers. Raises DeviceError.
+    'pocl', 'rusticl', 'nvidia' and 'pocl 3.1' are such words; one that is a platform's short name means that platform,
+    whatever else it is a part of. Of several devices the first in order of preference is taken, but of one platform and
+    kind the one with the highest driver version. Asking for rusticl before the first OpenCL call of the process enables
+    its drivers. Raises DeviceError.
     """
     text = selector.strip().lower()
     with _lock:
@@ -130,6 +134,7 @@ def find_device(selector: str) -> DeviceInfo:
         matching = [d for d in found if d.index == int(text)]
     else:
         matching = [d for d in found if all(word in _names(d) for word in text.split())]
+        matching = [d for d in matching if short_name(d.platform) in text.split()] or matching
     if matching:
         like = [d for d in matching if (d.platform, d.kind) == (matching[0].platform, matching[0].kind)]
         return min(like, key=_newest)
@@ -167,7 +172,8 @@ def _enumerate() -> list[DeviceInfo]:
         raise DeviceError(f"[device] expected the package pyopencl for CL devices, got: {e}") from None
     _silent.clear()
     try:
-        platforms = cl.get_platforms()
+        with environments_drivers():
+            platforms = cl.get_platforms()
     except cl.Error:
         return []
     found: list[DeviceInfo] = []
@@ -185,7 +191,8 @@ def _enumerate() -> list[DeviceInfo]:
 
 def _preference(d: DeviceInfo) -> tuple:
     kind = ("GPU", "accelerator", "CPU", "other").index(d.kind)
-    return SUPERSEDED in d.quirks, SOFTWARE in d.quirks, kind, -d.units, _newest(d), d.platform, d.name
+    last = tuple(quirk in d.quirks for quirk in (INTERPRETER, SUPERSEDED, SOFTWARE))
+    return *last, kind, -d.units, _newest(d), d.platform, d.name
 
 
 def _newest(d: DeviceInfo) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ WALL_TIME = "wall time"
 FINISH_SKIPS_FLUSHED = "finish skips flushed"
 OWN_CACHE = "own cache"
 SOFTWARE = "software"
+INTERPRETER = "interpreter"
 SUPERSEDED = "superseded"
 TRY_COMPILING = "try compiling"
 LOOP_BUDGET = "loop budget"
@@ -41,6 +42,7 @@ QUIRKS = (
     Quirk(FINISH_SKIPS_FLUSHED, "rusticl", "", "",
           "clFinish waits for what it flushes itself, not for what an earlier clFlush handed over (Mesa 22.3)"),
     Quirk(SOFTWARE, "", "llvmpipe|softpipe|swrast", "", "a rasteriser on the CPU: right, but slower than a CPU driver"),
+    Quirk(INTERPRETER, "oclgrind", "", "", "looks at each access of a kernel, a thousand times slower than it runs"),
     Quirk(LOOP_BUDGET, "", "llvmpipe", "",
           "ends every loop once those of a work-item have run 65535 iterations together, and goes on after them"),
     Quirk(UNITS_UNKNOWN, "", "llvmpipe", "",
@@ -58,6 +60,16 @@ QUIRKS = (
           "asks the processor for the width of its vectors, but an LLVM older than the processor compiles for one "
           "without AVX-512: wider conversions of integers end the process (PoCL 3.1 with LLVM 14 on a Zen 4)"),
 )
+
+SHORT_NAMES = {"portable computing language": "pocl"}
+"""Words for platforms whose names do not begin with one."""
+
+
+def short_name(platform: str) -> str:
+    """The word for a platform in names of devices: 'rusticl', 'nvidia', 'intel', 'pocl'."""
+    text = platform.lower()
+    return SHORT_NAMES.get(text) or next(iter(re.findall("[a-z0-9]+", text)), "")
+
 
 NARROW_BYTES = 32
 """Bytes of a vector register of the code that NARROW_CODE makes."""

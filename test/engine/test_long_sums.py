@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import devices, one_in
+from conftest import CPU_DRIVERS, devices, one_in
 from numpy.lib.stride_tricks import sliding_window_view
 
 import minigrad.nn.functional as F
@@ -195,7 +195,7 @@ def check(form: Form, device: str, dtype: str = "float32", equal: bool = False) 
     np.testing.assert_array_less(np.abs(got - expected), bound * np.abs(expected) + 1e-30)
 
 
-@one_in(6, "CL:pocl")
+@one_in(6, CPU_DRIVERS)
 @one_in(5, "CL:rusticl")
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("device", [d for d in devices() if d != "NUMPY"])

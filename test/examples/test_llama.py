@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import devices, one_in
+from conftest import CPU_DRIVERS, devices, one_in, quick_devices
 from support.model_files import View, gguf_string, write_gguf, write_torch_zip
 
 from examples.llama.assistant import default_model
@@ -29,7 +29,7 @@ from minigrad.state import gguf_load, safe_load, safe_save
 from minigrad.state.fields import Fields
 
 COMPILED = [name for name in devices() if name != "NUMPY"]
-FAST = [name for name in COMPILED if name != "CL:rusticl"]  # where a model of 135 million weights is no wait
+FAST = [name for name in quick_devices() if name != "NUMPY"]  # where a model of 135 million weights is no wait
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def greedy(checkpoint: Checkpoint, prompt: list[int], count: int) -> list[int]:
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("file, count", [("stories260K.bin", 200), ("hf", 200), ("stories260K_v1.bin", 30),
                                          ("hf/model.safetensors", 30)])
-@one_in(3, "CL:pocl")
+@one_in(3, CPU_DRIVERS)
 def test_stories_golden_text(stories: Path, golden: list[int], device: str, file: str, count: int) -> None:
     count = min(count, 50) if device == "NUMPY" else count  # a second for 15 of them
     with config(device=device):
@@ -255,7 +255,7 @@ def test_smollm_golden_answers(smollm: Path, data_dir: Path, smollm_goldens: Any
 @pytest.mark.parametrize("device", FAST)
 @pytest.mark.parametrize("options, most", [({}, 0.002), ({"quantize_activations": True}, 0.02),
                                            ({"cache": "int8"}, 0.01)], ids=["exact", "quantize_activations", "int8"])
-@one_in(2, "CL:pocl")
+@one_in(2, CPU_DRIVERS)
 def test_smollm_likelihood(smollm: Path, smollm_goldens: Any, device: str, options: Any, most: float) -> None:
     """Mean of -log p over the tokens of a text, each given those before it."""
     tokens = smollm_goldens["shakespeare512"].astype(np.int32)

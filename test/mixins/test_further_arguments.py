@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import devices, one_in
+from conftest import CPU_DRIVERS, devices, one_in
 
 from minigrad import Tensor, config, jit
 from minigrad.errors import DTypeError, MinigradError, ShapeError
@@ -80,7 +80,7 @@ class Theirs:
 
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("run", CASES)
-@one_in(5, "CL:pocl")
+@one_in(5, CPU_DRIVERS)
 def test_results_and_gradients_are_those_of_pytorch(run: Callable[[Any, Any], Any], device: str) -> None:
     if get_device(device).target.language == "opencl" and "fp64" not in get_device(device).target.features:
         pytest.skip(f"{device} has no float64")

@@ -9,7 +9,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-from conftest import devices, needs_torch, one_in
+from conftest import CPU_DRIVERS, devices, needs_torch, one_in
 from support.beside_torch import normal
 from support.places import both, i
 
@@ -115,7 +115,7 @@ def dtype(like: Any, name: str) -> Any:
 @needs_torch
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("k", range(len(EXACT)))
-@one_in(3, "CL:pocl")
+@one_in(3, CPU_DRIVERS)
 def test_to_the_bit(k: int, device: str) -> None:
     numbers = np.random.default_rng(0).integers(-9, 10, 30).astype(np.int32)
     expected = EXACT[k](torch.tensor(ODD), torch.tensor(numbers)).numpy()

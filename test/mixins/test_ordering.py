@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import devices, needs_torch, one_in
+from conftest import CPU_DRIVERS, devices, needs_torch, one_in
 
 from minigrad import Tensor, Variable, config, jit
 from minigrad.errors import DTypeError, ShapeError
@@ -101,7 +101,7 @@ def test_kthvalue_and_median(device: str) -> None:
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("n", [0, 1, 7, 1000])
 @pytest.mark.parametrize("kind", ["float32", "int32", "float64"])
-@one_in(5, "CL:pocl")
+@one_in(5, CPU_DRIVERS)
 def test_searchsorted(n: int, kind: str, device: str) -> None:
     if kind == "float64" and device != "NUMPY" and "fp64" not in get_device(device).target.features:
         pytest.skip(f"{device} has no float64")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import devices, needs_torch, one_in
+from conftest import CPU_DRIVERS, devices, needs_torch, one_in
 
 from minigrad import Tensor, config
 from minigrad.errors import ShapeError
@@ -62,7 +62,7 @@ def test_one_axis(mode: str, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("axes", [1, 2, 3])
-@one_in(5, "CL:pocl")
+@one_in(5, CPU_DRIVERS)
 def test_several_axes(device: str, mode: str, axes: int) -> None:
     rng = np.random.default_rng(axes)
     for _ in range(4):

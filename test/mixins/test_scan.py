@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from conftest import devices, needs_torch, one_in
+from conftest import CPU_DRIVERS, devices, needs_torch, one_in
 from support.scans import LOOPS, Loop, tensors, unrolled
 
 import minigrad
@@ -47,7 +47,7 @@ def weighted(results: list[Any]) -> Any:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("loop", LOOPS, ids=NAMES)
-@one_in(2, "CL:pocl")
+@one_in(2, CPU_DRIVERS)
 def test_results_are_those_of_a_loop(loop: Loop, device: str) -> None:
     for length, reverse in ((7, False), (4, True), (1, False))[:3 if device in QUICK else 1]:
         arrays = loop.arrays(length)
@@ -121,7 +121,7 @@ def test_in_jit(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", ["delta", "lstm"])
-@one_in(2, "CL:pocl")
+@one_in(2, CPU_DRIVERS)
 def test_twenty_lengths_in_jit_are_one_plan(name: str, device: str) -> None:
     loop = next(x for x in LOOPS if x.name == name)
     n, traced = Variable("n", 1, 20), list[int]()

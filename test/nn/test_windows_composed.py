@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from conftest import devices, one_in
+from conftest import CPU_DRIVERS, devices, one_in
 
 import minigrad.nn.functional as F
 from minigrad import Tensor
@@ -48,7 +48,7 @@ def gradients(device: str, case: tuple[str, str, str, tuple[int, ...]]) -> list[
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case[:3]))
 @pytest.mark.parametrize("device", [d for d in devices() if d in ("CPU", "CL:pocl")])
-@one_in(11, "CL:pocl")
+@one_in(11, CPU_DRIVERS)
 @one_in(3, "CPU")
 def test_gradients_of_compositions(device: str, case: tuple[str, str, str, tuple[int, ...]]) -> None:
     for got, expected in zip(gradients(device, case), gradients("NUMPY", case), strict=True):

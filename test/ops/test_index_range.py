@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import devices, needs_torch, one_in
+from conftest import CPU_DRIVERS, devices, needs_torch, one_in
 
 from minigrad import Tensor, config, jit, nn
 from minigrad.distributions import Categorical
@@ -127,7 +127,7 @@ def accepted(run: Run) -> list[list[int]]:
 @needs_torch
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("name, run", TABLE)
-@one_in(5, "CL:pocl")
+@one_in(5, CPU_DRIVERS)
 def test_what_pytorch_accepts_means_the_same(name: str, run: Run, device: str) -> None:
     """With and without checks, in every type that holds the numbers: all of them on NUMPY, two elsewhere."""
     for batch in filter(None, accepted(run)):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import devices, one_in
+from conftest import CPU_DRIVERS, devices, one_in
 
 from minigrad import Tensor, dtypes
 from minigrad.dtype import ALL, DType
@@ -18,7 +18,7 @@ INTEGERS = [d for d in ALL if d.is_int]
 FLOATS = [d for d in ALL if d.is_float]
 NAN, INF = math.nan, math.inf
 
-pytestmark = [pytest.mark.parametrize("device", devices()), one_in(3, "CL:pocl")]
+pytestmark = [pytest.mark.parametrize("device", devices()), one_in(3, CPU_DRIVERS)]
 
 
 def needs(device: str, *kinds: DType) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import devices, one_in
+from conftest import CPU_DRIVERS, devices, one_in
 from support.optim import BIAS, CASES, INPUTS, WEIGHT, loss_of
 
 from minigrad import Tensor, jit, nn
@@ -62,7 +62,7 @@ def test_ten_steps_equal_torchs(name: str) -> None:
 
 @pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize("device", devices())
-@one_in(3, "CL:pocl")
+@one_in(3, CPU_DRIVERS)
 def test_ten_steps_give_figures(name: str, device: str) -> None:
     """Captured, with a new learning rate in between."""
     kind, _, options = CASES[name]
@@ -183,7 +183,7 @@ def test_a_step_is_one_realize(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("make, launches", [(SGD, 1), (lambda p: SGD(p, momentum=0.9), 1), (Adam, 2), (AdamW, 2),
                                             (lambda p: RMSprop(p, momentum=0.9, centered=True), 1), (Adagrad, 1),
                                             (lambda p: Lion(p, weight_decay=0.1), 1)])
-@one_in(3, "CL:pocl")
+@one_in(3, CPU_DRIVERS)
 def test_the_launches_of_a_step_do_not_grow_with_the_parameters(make: Any, launches: int, device: str) -> None:
     for shapes in ([(5,)], [(5,), (3, 4), (5,), (16, 4, 3, 3)]):
         parameters = [Tensor(np.ones(shape, np.float32), device=device, requires_grad=True) for shape in shapes]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.opencl_device import OPENCL_DEVICES, SCALE, read
+from conftest import drivers, each_driver
+from support.opencl_device import SCALE, read
 from support.paths import ROOT, TESTS
 
 from minigrad.config import config
@@ -17,8 +18,10 @@ from minigrad.runtime import disk_cache, opencl_build
 from minigrad.runtime.device import Launch
 from minigrad.runtime.opencl import OpenCL, open_device
 
+pytestmark = each_driver
 
-@pytest.fixture(params=OPENCL_DEVICES)
+
+@pytest.fixture(params=drivers())
 def device(request) -> OpenCL:
     return open_device(request.param.partition(":")[2])
 
@@ -100,7 +103,8 @@ def test_binaries_serve_a_fresh_process(device, tmp_path):
         return done.stdout.strip()
 
     def kept_by_the_driver() -> set[Path]:
-        return {path for path in drivers.rglob("*") if path.is_file()}
+        # PoCL 3.0 leaves temporary files where it refuses a processor.
+        return {path for path in drivers.rglob("*") if path.is_file() and not path.name.startswith("tempfile_")}
 
     values = "[1.0, 3.0, 5.0, 7.0, 9.0, 11.0]"
     assert run() == f"{values} ['scale']"

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import needs_device
-from support.opencl_device import OPENCL_DEVICES, SCALE, fill, read
+from conftest import drivers, each_driver, needs_device
+from support.opencl_device import SCALE, fill, read
 from support.paths import ROOT
 
 from minigrad import Tensor
@@ -19,8 +19,10 @@ from minigrad.runtime import opencl_devices
 from minigrad.runtime.device import Buffer, Launch
 from minigrad.runtime.opencl import CPU_SINGLE_LIMIT, OpenCL, open_device
 
+pytestmark = each_driver
 
-@pytest.fixture(params=OPENCL_DEVICES)
+
+@pytest.fixture(params=drivers())
 def device(request) -> OpenCL:
     return open_device(request.param.partition(":")[2])
 
@@ -260,7 +262,7 @@ def test_of_several_devices_that_match_the_newest_driver_is_meant(monkeypatch):
                                          frozenset(), frozenset(), None)
 
     found = [info(0, "old and wide", "3.0", units=8), info(1, "new", "3.10"), info(2, "older", "3.9"),
-             info(3, "other", "22.3", "rusticl")]
+             info(3, "other of pocl", "22.3", "rusticl")]
     monkeypatch.setattr(opencl_devices, "devices", lambda: found)
     assert [opencl_devices.find_device(words).index for words in ("pocl", "old", "2", "rusticl", "")] == [1, 2, 2, 3, 1]
 

@@ -1,7 +1,8 @@
 """The table of what drivers do differently: which drivers each row is about, and what we do there."""
 import numpy as np
 import pytest
-from support.opencl_device import OPENCL_DEVICES, SCALE, fill
+from conftest import drivers, each_driver
+from support.opencl_device import SCALE, fill
 
 from minigrad import Tensor
 from minigrad.runtime import opencl_devices
@@ -11,6 +12,7 @@ from minigrad.runtime.opencl_quirks import (
     COMPILES_LATE,
     FINISH_SKIPS_FLUSHED,
     GROUPS_GO_ON,
+    INTERPRETER,
     LOOP_BUDGET,
     NARROW_BYTES,
     NARROW_CODE,
@@ -22,10 +24,13 @@ from minigrad.runtime.opencl_quirks import (
     UNITS_UNKNOWN,
     WALL_TIME,
     quirks_of,
+    short_name,
 )
 
+pytestmark = each_driver
 
-@pytest.fixture(params=OPENCL_DEVICES)
+
+@pytest.fixture(params=drivers())
 def device(request) -> OpenCL:
     return open_device(request.param.partition(":")[2])
 
@@ -39,6 +44,7 @@ ABOUT = {
     WALL_TIME: ([LLVMPIPE, RADEON], [POCL, NVIDIA]),
     FINISH_SKIPS_FLUSHED: ([LLVMPIPE, RADEON], [POCL, NVIDIA]),
     SOFTWARE: ([LLVMPIPE], [RADEON, POCL]),
+    INTERPRETER: ([("Oclgrind", "Oclgrind Simulator", "OpenCL 1.2")], [POCL, LLVMPIPE]),
     LOOP_BUDGET: ([LLVMPIPE], [RADEON, POCL]),
     UNITS_UNKNOWN: ([LLVMPIPE], [RADEON, POCL]),
     SUPERSEDED: ([("Clover", "AMD Radeon", "OpenCL 1.1")], [RADEON, NVIDIA]),
@@ -101,3 +107,9 @@ def test_vectors_are_as_wide_as_the_drivers_code(device):
 def test_whole_numbers_become_floats_at_every_width(device):
     values = np.arange(-100, 157, dtype=np.int32)
     np.testing.assert_array_equal(Tensor(values, device=device.name).cast("float32").numpy(), values.astype(np.float32))
+
+
+def test_platforms_have_short_names():
+    names = {POCL[0]: "pocl", "rusticl": "rusticl", "NVIDIA CUDA": "nvidia", "Intel(R) OpenCL": "intel",
+             "AMD Accelerated Parallel Processing": "amd", "Oclgrind": "oclgrind", "": ""}
+    assert {platform: short_name(platform) for platform in names} == names

@@ -1,7 +1,7 @@
 """Symbolic dims: bound values, names, plans that are shared, and what is refused."""
 import numpy as np
 import pytest
-from conftest import devices, one_in
+from conftest import CPU_DRIVERS, devices, one_in
 
 from minigrad import Tensor, Variable
 from minigrad.engine.stats import stats
@@ -10,7 +10,7 @@ from minigrad.errors import ShapeError
 
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("name", ["n", "p", "i0", "d0", "r0", "t0", "o0", "if"])
-@one_in(4, "CL:pocl")
+@one_in(4, CPU_DRIVERS)
 def test_names_do_not_matter(device: str, name: str) -> None:
     data = np.arange(40, dtype=np.float32).reshape(20, 2)
     v = Variable(name, 1, 20)

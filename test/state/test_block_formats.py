@@ -3,7 +3,7 @@
 # mypy: disable-error-code="arg-type,operator"
 import numpy as np
 import pytest
-from conftest import devices, one_in
+from conftest import CPU_DRIVERS, devices, one_in
 from support.blocks import random_blocks
 
 from minigrad import Tensor, Variable, config, show
@@ -51,7 +51,7 @@ def test_values_are_those_of_the_gguf_package(kind: str) -> None:
 
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("kind", FORMATS)
-@one_in(4, "CL:pocl")
+@one_in(4, CPU_DRIVERS)
 def test_products_are_those_of_the_values(kind: str, device: str) -> None:
     """Rows that fill no panel, one row and many of x, zeros among them; values to the bit."""
     for rows, columns in ((37, 512), (80, 768)):

@@ -2,8 +2,6 @@
 from typing import Any
 
 import numpy as np
-import pytest
-from conftest import needs_device
 
 from minigrad.program import Program
 from minigrad.runtime.device import Buffer
@@ -18,7 +16,6 @@ __kernel void scale(__global float *restrict y, long y_offset, __global const fl
   y[y_offset + p] = x[x_offset + p] * factor + shift;
 }
 """, ("buffer:4", "buffer:4", "f32", "i32"))
-OPENCL_DEVICES = [pytest.param(name, marks=needs_device(name)) for name in ("CL:pocl", "CL:rusticl")]
 
 
 def fill(device: OpenCL, array: np.ndarray) -> Buffer:

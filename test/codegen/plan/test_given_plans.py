@@ -6,7 +6,7 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from conftest import devices, one_in
+from conftest import CPU_DRIVERS, devices, one_in
 from support.random_plans import random_plan
 
 import minigrad
@@ -64,7 +64,7 @@ def test_a_plan_runs_in_its_block_only(device: str) -> None:
     lambda x, y: x.reshape(1, 1, 24, 32).pad((1, 1, 1, 1), value=3.0).max_pool2d(3, 2),
     lambda x, y: x[Tensor([3, 1, 3], device=x.device)],
 ], ids=["product", "gram", "softmax", "pointwise", "columns", "all", "conv", "pool", "gather"])
-@one_in(4, "CL:pocl")
+@one_in(4, CPU_DRIVERS)
 def test_the_texts_given_back_run_every_kernel(device: str, made: Callable[[Tensor, Tensor], Tensor]) -> None:
     """Kernels whose own plans are of other kinds among them."""
     x, y = tensor(24, 32, device=device), tensor(32, 48, device=device)

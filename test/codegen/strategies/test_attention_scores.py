@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import devices, needs_torch
+from conftest import devices, needs_torch, quick_devices
 
 from minigrad import Tensor, Variable, config, jit
 from minigrad.dtype import float16
@@ -62,7 +62,7 @@ def test_results(device: str, size: tuple[int, int, int, int]) -> None:
 
 
 @needs_torch
-@pytest.mark.parametrize("device", [name for name in devices() if name != "CL:rusticl"])
+@pytest.mark.parametrize("device", quick_devices())
 @pytest.mark.parametrize("size", [(4, 2, 5, 9), (2, 1, 24, 40)])
 def test_gradients(device: str, size: tuple[int, int, int, int]) -> None:
     import torch
@@ -96,7 +96,7 @@ def test_with_other_types_and_masks() -> None:
     np.testing.assert_allclose(masked, ours(tensors, None, 2.0).numpy(), atol=1e-6)
 
 
-@pytest.mark.parametrize("device", [name for name in devices() if name != "CL:rusticl"])
+@pytest.mark.parametrize("device", quick_devices())
 def test_a_window_of_a_cache_with_symbolic_lengths(device: str) -> None:
     """The slice of the last keys, as decoding reads it, for any position without compiling again."""
     arrays = operands((4, 2, 1, 40), True)

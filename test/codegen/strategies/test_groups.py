@@ -11,7 +11,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from conftest import needs_device
+from conftest import drivers
 from support.groups import GPU, REDUCTIONS
 from support.packed import CASES as CONTRACTIONS
 from support.packed import arguments, equal_the_kernel, flat_kernel, tensor
@@ -237,7 +237,7 @@ def run_on(device: OpenCL, cases: dict[str, Callable[[], Tensor | tuple[Tensor, 
             np.testing.assert_allclose(array, expected[n], rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=needs_device(n)) for n in ("CL:pocl", "CL:rusticl")])
+@pytest.mark.parametrize("name", drivers())
 def test_on_devices(name: str) -> None:
     run_on(on_device(name), ON_DEVICES)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import needs_device
+from conftest import drivers
 from support.packed import arguments, equal_the_kernel, flat_kernel, tensor
 
 import minigrad
@@ -29,6 +29,7 @@ from minigrad.dtype import float32
 from minigrad.report.occupancy import occupancy
 from minigrad.runtime.device import Launch
 from minigrad.runtime.opencl import OpenCL, open_device
+from minigrad.runtime.opencl_build import build_quietly
 from minigrad.runtime.registry import get_device
 from minigrad.target import Target
 
@@ -254,7 +255,7 @@ def test_work_items_load_what_the_unit_expects(name: str) -> None:
 
 
 @pytest.mark.parametrize("unit", [u for u in UNITS if u.name in ("mma_f16", "mma_tf32")], ids=lambda u: u.name)
-@pytest.mark.parametrize("device", [pytest.param(n, marks=needs_device(n)) for n in ("CL:pocl", "CL:rusticl")])
+@pytest.mark.parametrize("device", drivers())
 def test_work_items_load_what_the_unit_expects_in_opencl(device: str, unit: MatrixUnit) -> None:
     import pyopencl as cl
 
@@ -283,7 +284,7 @@ void run(__global const {kind} *a, __global const {kind} *b, __global float *out
     context = cl.Context([open_device(device.partition(":")[2]).info.handle])
     queue = cl.CommandQueue(context)
     memory = [cl.Buffer(context, cl.mem_flags.COPY_HOST_PTR, hostbuf=x) for x in (a, b, np.zeros(192, np.float32))]
-    cl.Kernel(cl.Program(context, source).build(cache_dir=False), "run")(queue, (32,), (32,), *memory)
+    cl.Kernel(build_quietly(cl.Program(context, source), []), "run")(queue, (32,), (32,), *memory)
     words = np.zeros((32, 6), np.uint32)
     cl.enqueue_copy(queue, words, memory[2])
     assert words.tolist() == [expected_words(lane, a, b) for lane in range(WAVE)]
@@ -316,7 +317,7 @@ def run_case(device: OpenCL, result: Tensor, target: Target) -> None:
     np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=3e-5, atol=3e-5)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=needs_device(n)) for n in ("CL:pocl", "CL:rusticl")])
+@pytest.mark.parametrize("name", drivers())
 def test_the_meaning_runs_where_there_is_no_unit(name: str, small: None) -> None:
     run_on(open_device(name.partition(":")[2]))
 

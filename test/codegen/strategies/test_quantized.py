@@ -3,7 +3,7 @@ import re
 
 import numpy as np
 import pytest
-from conftest import devices, one_in
+from conftest import CPU_DRIVERS, devices, one_in
 from support.blocks import random_blocks
 
 from minigrad import Tensor, show
@@ -28,7 +28,7 @@ def values_of(blocks: np.ndarray, kind: str) -> np.ndarray:
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("rows, columns", [(32, 64), (37, 96), (1, 32), (18, 2048)])
 @pytest.mark.parametrize("kind", KINDS)
-@one_in(5, "CL:pocl")
+@one_in(5, CPU_DRIVERS)
 def test_values_are_those_of_the_blocks(kind: str, rows: int, columns: int, device: str) -> None:
     blocks = quantize_blocks(rng.standard_normal((rows, columns)).astype(np.float32), kind)
     expected = values_of(blocks, kind)
@@ -45,7 +45,7 @@ def test_values_are_those_of_the_blocks(kind: str, rows: int, columns: int, devi
 
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("kind", KINDS)
-@one_in(2, "CL:pocl")
+@one_in(2, CPU_DRIVERS)
 def test_integer_products_are_those_of_rounded_activations(kind: str, device: str) -> None:
     w = QuantizedTensor.quantize(rng.standard_normal((37, 64)).astype(np.float32), kind, device)
     exact = w.dequantize().numpy().astype(np.float64)
@@ -89,7 +89,7 @@ def test_matrices_are_looked_up_in_place_for_a_batch_alone() -> None:
 
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("kind", BLOCK_FORMATS)
-@one_in(4, "CL:pocl")
+@one_in(4, CPU_DRIVERS)
 def test_of_several_matrices_only_the_picked_ones_are_read(kind: str, device: str) -> None:
     """Of experts, of which few are chosen on the device: nothing of the size of all of them is written."""
     count, rows, columns = 96, 18, 256

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import needs_device
+from conftest import drivers
 from support.groups import GPU, REDUCTIONS
 from support.packed import arguments, equal_the_kernel, flat_kernel, tensor
 
@@ -102,7 +102,7 @@ def test_plans_use_them_only_where_they_are_asked_for() -> None:
     assert width(tensor(7, 1500).sum(1), device.target) == 0
 
 
-DEVICES = [pytest.param(n, marks=needs_device(n)) for n in ("CL:pocl", "CL:rusticl")]
+DEVICES = drivers()
 
 
 @pytest.mark.parametrize("name", DEVICES)

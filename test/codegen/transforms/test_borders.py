@@ -6,7 +6,7 @@ from functools import reduce
 
 import numpy as np
 import pytest
-from conftest import devices, one_in
+from conftest import CPU_DRIVERS, devices, one_in
 
 from minigrad import Tensor
 from minigrad.codegen.kernel_interpret import interpret_kernel
@@ -86,7 +86,7 @@ PUT_TOGETHER: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[np.ndarray],
 
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("name", PUT_TOGETHER)
-@one_in(3, "CL:pocl")
+@one_in(3, CPU_DRIVERS)
 def test_what_is_put_together_is_numpys_with_its_gradient(name: str, device: str):
     ours, theirs = PUT_TOGETHER[name]
     x = np.random.default_rng(0).standard_normal((2, 3, 41, 37)).astype(np.float32)

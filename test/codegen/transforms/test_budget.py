@@ -1,7 +1,7 @@
 """Loops shortened for drivers that end them early: the text, the count, and what the device computes."""
 import numpy as np
 import pytest
-from conftest import devices
+from conftest import devices, quirks
 
 from examples.efficientnet.model import EfficientNet
 from minigrad import Tensor, config
@@ -15,6 +15,7 @@ from minigrad.codegen.transforms.budget import MAX_COPIES, iterations, limit_ite
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.errors import DeviceError
 from minigrad.nn.state import get_parameters
+from minigrad.runtime.opencl_quirks import LOOP_BUDGET
 from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.schedule import schedule
 from minigrad.target import Target
@@ -109,9 +110,9 @@ def test_matmul_of_many_rows(device):
     np.testing.assert_array_equal((Tensor(a, device=device) @ Tensor(b, device=device)).numpy(), a @ b)
 
 
-@pytest.mark.skipif("CL:rusticl" not in devices(), reason="no driver that ends loops early here")
-def test_what_cannot_be_shortened_is_refused():
-    x = Tensor(np.zeros((17, 1), np.float32), device="CL:rusticl").expand(17, 1 << 24)
+@pytest.mark.parametrize("device", [name for name in devices() if LOOP_BUDGET in quirks(name)])
+def test_what_cannot_be_shortened_is_refused(device):
+    x = Tensor(np.zeros((17, 1), np.float32), device=device).expand(17, 1 << 24)
     with pytest.raises(DeviceError, match=r"\[render\] \w+: expected at most 65535 iterations in one work-item"):
         x.sum(1).realize()
 

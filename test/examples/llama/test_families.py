@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import devices, one_in
+from conftest import CPU_DRIVERS, devices, one_in, quick_devices
 
 from examples.llama.checkpoint import Checkpoint, converted
 from examples.llama.experts import ROWS, blocks_of
@@ -55,9 +55,9 @@ def fed(model: Llama, tokens: list[int], start: int) -> list[np.ndarray]:
     return [session.feed(tokens[:start]), *[session.feed([token]) for token in tokens[start:]]]
 
 
-@pytest.mark.parametrize("device", [name for name in devices() if name != "CL:rusticl"])
+@pytest.mark.parametrize("device", quick_devices())
 @pytest.mark.parametrize("name", NAMES)
-@one_in(3, "CL:pocl")
+@one_in(3, CPU_DRIVERS)
 def test_logits(name: str, device: str) -> None:
     """Of a prompt, and token by token behind it: beyond the window and the original context. Both forms have the same
     programs, so that on OpenCL, where compiling takes long, one of them is enough."""
@@ -165,9 +165,9 @@ def test_a_tensor_too_many_is_named(tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("device", [name for name in devices() if name != "CL:rusticl"])
+@pytest.mark.parametrize("device", quick_devices())
 @pytest.mark.parametrize("name", RECURRENT)
-@one_in(3, "CL:pocl")
+@one_in(3, CPU_DRIVERS)
 def test_a_recurrent_state_that_goes_back_starts_again(name: str, device: str) -> None:
     """Whatever was in the cache, and however a feed ended, the logits are those of the tokens."""
     tokens = goldens(name)["tokens"].tolist()
@@ -259,9 +259,9 @@ def test_configurations_of_older_files(tmp_path: Path) -> None:
         np.testing.assert_allclose(found, golden["whole"], atol=TOLERANCE, err_msg=name)
 
 
-@pytest.mark.parametrize("device", [name for name in devices() if name != "CL:rusticl"])
+@pytest.mark.parametrize("device", quick_devices())
 @pytest.mark.parametrize("kind", ["Q8_0", "MXFP4"])
-@one_in(2, "CL:pocl")
+@one_in(2, CPU_DRIVERS)
 def test_experts_of_blocks(kind: str, device: str) -> None:
     """A prompt and single tokens, as with the values that the blocks stand for; of a token's blocks only those of the
     chosen experts are read."""
@@ -279,9 +279,9 @@ def test_experts_of_blocks(kind: str, device: str) -> None:
         np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
-@pytest.mark.parametrize("device", [name for name in devices() if name != "CL:rusticl"])
+@pytest.mark.parametrize("device", quick_devices())
 @pytest.mark.parametrize("kind", ["float32", "Q8_0"])
-@one_in(2, "CL:pocl")
+@one_in(2, CPU_DRIVERS)
 def test_a_prompt_of_experts_is_its_tokens_one_by_one(kind: str, device: str) -> None:
     """In pieces of odd lengths, where each token chooses one expert and none another one."""
     tokens = goldens("gpt-oss")["tokens"].tolist()[:21]
@@ -299,9 +299,9 @@ def test_a_prompt_of_experts_is_its_tokens_one_by_one(kind: str, device: str) ->
             start += length
 
 
-@pytest.mark.parametrize("device", [name for name in devices() if name != "CL:rusticl"])
+@pytest.mark.parametrize("device", quick_devices())
 @pytest.mark.parametrize("count, used", [(1, 1), (5, 2), (32, 4), (3, 3)])
-@one_in(3, "CL:pocl")
+@one_in(3, CPU_DRIVERS)
 def test_blocks_have_one_expert_each(count: int, used: int, device: str) -> None:
     """Each token meets the experts that it chose, in rows of its own; of known and of symbolic length."""
     rng, length = np.random.default_rng(0), Variable("length", 2, 70)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import devices, one_in
+from conftest import CPU_DRIVERS, devices, one_in
 
 from examples.llama.draft import DraftModel
 from examples.llama.generate import Session
@@ -56,7 +56,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {"greedy": {}, "sampled": {"temperature": 
 
 @pytest.mark.parametrize("device", [name for name in devices() if name in ("CPU", "CL:pocl")])
 @pytest.mark.parametrize("name", SAMPLERS)
-@one_in(2, "CL:pocl")
+@one_in(2, CPU_DRIVERS)
 def test_the_answer_is_the_same_token_for_token(model: Llama, data_dir: Path, name: str, device: str) -> None:
     """Whoever guesses, however often it is right, and to the last place of the cache."""
     with config(device=device):
