@@ -6,6 +6,9 @@ from dataclasses import dataclass
 MARGINS, MARGIN = "margins", 256
 """The feature of targets whose programs leave room between their own arrays, and the bytes of it (`Config.poison`)."""
 
+SIGNS_LOST, SUMS_REORDERED = "signs lost", "sums reordered"
+"""Features of targets whose drivers must be kept from what `runtime/opencl_quirks.py` says."""
+
 MIN_LOCAL_MEMORY, MIN_GROUP = 16 * 1024, 64
 
 

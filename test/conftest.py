@@ -106,19 +106,19 @@ processor has it."""
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--all") or any("::" in argument for argument in config.args):
         return
-    drivers = [name for name in quick_devices() if name in _opencl() and _opencl()[name].kind == "CPU"]
+    turns: dict[tuple[str, str], list[str]] = {}
+    for item in items:
+        if (driver := _cpu_driver(item.name)) and not any(item.iter_markers("each_driver")):
+            turns.setdefault(_case(item), []).append(driver)
     seen: Counter[tuple[str, str]] = Counter()
     left_out = []
     for item in items:
-        test, case = item.nodeid.partition("[")[0], item.name
-        driver = next((name for name in drivers if name in case), CPU_DRIVERS)
-        case = case.replace(driver, CPU_DRIVERS)
-        if driver in drivers and not any(item.iter_markers("each_driver")):
-            # What is written for these drivers is the same, and compiling it is what takes long: one for each case.
-            turn = drivers[crc32(f"{test}{case}".encode()) % len(drivers)]
-            if driver != turn:
-                left_out.append(item)
-                continue
+        test, case = _case(item)
+        # What is written for these drivers is the same, and compiling it is what takes long: a case runs on one.
+        here = turns.get((test, case))
+        if here and _cpu_driver(item.name) != here[crc32(f"{test}{case}".encode()) % len(here)]:
+            left_out.append(item)
+            continue
         for mark in item.iter_markers("one_in"):
             n, name = mark.args
             if name in case:
@@ -129,6 +129,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         gone = set(left_out)
         items[:] = [item for item in items if item not in gone]
+
+
+def _case(item: pytest.Item) -> tuple[str, str]:
+    """A test, and its case with CPU_DRIVERS in place of such a driver's name."""
+    return item.nodeid.partition("[")[0], item.name.replace(_cpu_driver(item.name) or CPU_DRIVERS, CPU_DRIVERS)
+
+
+def _cpu_driver(case: str) -> str:
+    """The driver that compiles for a processor in the name of a case, "" where there is none."""
+    return next((name for name, info in _opencl().items()
+                 if name in case and info.kind == "CPU" and SOFTWARE not in info.quirks), "")
 
 
 def pytest_collection_finish() -> None:

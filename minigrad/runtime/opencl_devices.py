@@ -19,6 +19,7 @@ from minigrad.runtime.opencl_quirks import (
     LOOP_ITERATIONS,
     NARROW_BYTES,
     NARROW_CODE,
+    OF_TEXTS,
     SOFTWARE,
     SUPERSEDED,
     TRY_COMPILING,
@@ -215,7 +216,7 @@ def _describe(device: Any) -> DeviceInfo | None:
         widest = NARROW_BYTES if NARROW_CODE in quirks else MAX_VECTOR_BYTES
         vector_bytes = max(4, min(widest, 4 * device.native_vector_width_float))
     sub_group = _sub_group(device)
-    features = _features(device) | ({"sub-groups"} if sub_group else set())
+    features = _features(device) | ({"sub-groups"} if sub_group else set()) | (quirks & OF_TEXTS)
     return DeviceInfo(
         index=-1, platform=platform.name.strip(), platform_version=platform.version.strip(),
         vendor=platform.vendor.strip(), name=device.name.strip(), version=device.version.strip(),

@@ -7,6 +7,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from minigrad.target import SIGNS_LOST, SUMS_REORDERED
+
 WALL_TIME = "wall time"
 FINISH_SKIPS_FLUSHED = "finish skips flushed"
 OWN_CACHE = "own cache"
@@ -19,6 +21,9 @@ GROUPS_GO_ON = "groups go on"
 UNITS_UNKNOWN = "units unknown"
 COMPILES_LATE = "compiles late"
 NARROW_CODE = "narrow code"
+OF_TEXTS = frozenset({SIGNS_LOST, SUMS_REORDERED})
+"""Deviations that the texts of kernels answer: features of the target."""
+
 LOOP_ITERATIONS = 65535
 """The iterations of all loops of a work-item together after which drivers with LOOP_BUDGET end them."""
 
@@ -54,6 +59,12 @@ QUIRKS = (
           "compiles a kernel when it is first launched, one at a time in a process, and finds what others compiled"),
     Quirk(GROUPS_GO_ON, "portable computing language", "^pthread", "",
           "runs a work-group to its end on a thread of the operating system, so that one may wait for another"),
+    Quirk(GROUPS_GO_ON, r"^intel\(r\) opencl$", "", "", "likewise, on threads of TBB (2026.22)"),
+    Quirk(SIGNS_LOST, r"^intel\(r\) opencl$", "", "",
+          "takes a float's negation for the same in all work-items: one that lives across a barrier is that of the "
+          "last ones (2026.22)"),
+    Quirk(SUMS_REORDERED, r"^intel\(r\) opencl$", "", "",
+          "vectorises a work-item's loop that adds floats, and so adds them in another order (2026.22)"),
     Quirk(TRY_COMPILING, "portable computing language", "", "-generic$",
           "the LLVM inside does not know the processor; builds of pocl-binary-distribution then refuse every program"),
     Quirk(NARROW_CODE, "portable computing language", "^pthread", r"-(znver[1-3]|haswell|broadwell|skylake)$",

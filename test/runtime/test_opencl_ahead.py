@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import needs_device
+from conftest import drivers, quirks
 from support.opencl_device import read
 
 from minigrad.config import config
@@ -15,17 +15,16 @@ from minigrad.runtime.device import Launch
 from minigrad.runtime.opencl import OpenCL, open_device
 from minigrad.runtime.opencl_quirks import COMPILES_LATE
 
-pytestmark = needs_device("CL:pocl")
 COUNT = 4
 
 
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> OpenCL:
+@pytest.fixture(params=[name for name in drivers() if COMPILES_LATE in quirks(name)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> OpenCL:
     """PoCL, on a machine of two cores that calls for help at once."""
     monkeypatch.setattr(opencl_ahead, "HELP_CHARS", 1)
     monkeypatch.setattr(opencl_ahead, "_cores", lambda: 2)
     monkeypatch.setattr(opencl_ahead, "_helpers", [])
-    return open_device("pocl")
+    return open_device(request.param.partition(":")[2])
 
 
 def programs(stem: str) -> list[Program]:
@@ -55,7 +54,6 @@ def compiled(stem: str, cache: str) -> set[str]:
 
 def test_a_helper_compiles_what_this_process_will_launch(device: OpenCL, tmp_path: Path,
                                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    assert COMPILES_LATE in device.info.quirks
     monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))  # of the helper: this process has read the variable before
     launch(device, "ahead")
     helper, = opencl_ahead._helpers

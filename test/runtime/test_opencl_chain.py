@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import needs_device
+from conftest import drivers, each_driver, quirks
 
 from minigrad import Tensor, Variable, config, jit, nn, optim
 from minigrad.engine.prepared import PreparedPlan
@@ -15,13 +15,14 @@ from minigrad.runtime.device import Launch
 from minigrad.runtime.host import address_of
 from minigrad.runtime.opencl import Executable, OpenCL, open_device
 from minigrad.runtime.opencl_chain import CHUNKS, LONGEST, SAVED, Planned, Table, chain_program, chains_of, chunk_of
+from minigrad.runtime.opencl_quirks import GROUPS_GO_ON
 
-pytestmark = needs_device("CL:pocl")
+pytestmark = each_driver
 
 
-@pytest.fixture
-def device() -> OpenCL:
-    return open_device("pocl")
+@pytest.fixture(params=[name for name in drivers() if GROUPS_GO_ON in quirks(name)])
+def device(request) -> OpenCL:
+    return open_device(request.param.partition(":")[2])
 
 
 class Loaded(Executable):

@@ -31,7 +31,7 @@ from minigrad.dtype import DType, bool_, float32
 from minigrad.errors import DeviceError, present
 from minigrad.expr import bounds
 from minigrad.program import Program
-from minigrad.target import Target
+from minigrad.target import SUMS_REORDERED, Target
 
 _IDS = {"parallel": "get_global_id(0)", "group": "get_group_id(0)", "item": "get_local_id(0)"}
 
@@ -171,6 +171,8 @@ class OpenclControl(Control):
         elif s.kind in ("group", "item"):
             self.out.line("{")
         else:
+            if SUMS_REORDERED in self.out.target.features:
+                self.out.line("#pragma clang loop vectorize(disable)")
             self.out.line(f"for ({self.language.index_type} {name} = {start.text}; {name} < {stop.text}; ++{name}) {{")
         self.out.scope.lines += inner.lines
         self.out.line("}")

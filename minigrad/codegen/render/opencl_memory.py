@@ -35,8 +35,8 @@ class OpenclAccess(Access):
         return f"({memory.text}[{offset}] != 0)" if memory.dtype is bool_ else f"{memory.text}[{offset}]"
 
     def elements(self, memory: Memory, offset: str) -> str:
-        """The expression that reads a whole vector; more than four halves in fours, as PoCL reads eight as if they were
-        aligned to 16 bytes, which ends the process where they are not."""
+        """The expression that reads a whole vector; more than four halves in fours, as PoCL (3.1, LLVM 14)
+        reads eight as if they were aligned to 16 bytes, which ends the process where they are not."""
         width = self.out.width
         if memory.dtype is float16 and memory.place not in OWN:
             fours = ", ".join(f"vload_half{min(width, 4)}(0, {memory.text} + {offset}{f' + {i}' if i else ''})"

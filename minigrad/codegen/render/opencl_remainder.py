@@ -1,8 +1,8 @@
 """The exact remainder of floats, `rem` of `value/core.py`, as functions of OpenCL C.
 
-That of the language is exact by its specification, but PoCL's does not end within minutes where quotients are large.
-The usual quotient, with fewer digits than a float, takes a division and a multiply-add here; what that does not make
-sure goes lane by lane through a division of significands as integers.
+That of the language is exact by its specification, but that of PoCL (3.1) does not end within minutes where quotients
+are large. The usual quotient, with fewer digits than a float, takes a division and a multiply-add here; what that does
+not make sure goes lane by lane through a division of significands as integers.
 """
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import copysign
 from typing import TYPE_CHECKING
 
+from minigrad.codegen.ir.nodes import group_size
 from minigrad.codegen.ir.walk import names
 from minigrad.codegen.render.halves import bfloat_to_bits, bits_to_bfloat, bits_to_half, half_to_bits
 from minigrad.codegen.render.language import Language
@@ -15,6 +16,7 @@ from minigrad.codegen.render.opencl_remainder import remainder
 from minigrad.codegen.render.refs import INDENT, INDEX, Ref
 from minigrad.dtype import DType, bfloat16, bool_, float16, float32, float64, int8, int32, int64, uint8, uint16
 from minigrad.errors import InternalError
+from minigrad.target import SIGNS_LOST
 from minigrad.value import Value
 
 if TYPE_CHECKING:
@@ -142,6 +144,8 @@ class OpenclLanguage(Language):
         if kind.compute is not kind:
             wide = self.operation(op, [self.convert(a, kind.compute) for a in args], dtype.compute)
             return self.convert(wide, dtype)
+        if op in ("mul", "div") and kind.is_float and args[1].literal == -1:
+            op, args = "neg", args[:1]
         if op in ("max", "min") and kind is not bool_:
             return self.pure(self.extremum(op, args[0], args[1]), dtype, lanes, args)
         floor = self.out.safe_floor() if op in ("idiv", "irem") else 0
@@ -157,14 +161,14 @@ class OpenclLanguage(Language):
 
     def choice(self, c: Ref, yes: Ref, no: Ref) -> str:
         if c.lanes == 1 and yes.dtype is int8 and yes.lanes == 1:
-            # llvmpipe's compiler crashes on a choice of signed chars.
+            # llvmpipe (Mesa 22.3) ends the process on a choice of signed chars.
             return f"(char)({c.text} ? (uchar){yes.text} : (uchar){no.text})"
         if c.lanes == 1:
             return f"({c.text} ? {yes.text} : {no.text})"
         bits = 32 if yes.dtype in (bool_, float16) else yes.dtype.bits
         mask = c.text if bits == 32 else f"convert_{ {8: 'char', 16: 'short', 64: 'long'}[bits]}{c.lanes}({c.text})"
         if bits == 64 and yes.dtype.is_int:
-            # rusticl takes the wrong lanes when it selects 64 bit integers by a mask that was widened.
+            # rusticl (Mesa 22.3) takes the wrong lanes when it selects 64 bit integers by a mask that was widened.
             name = self.kind(yes.dtype, c.lanes)
             mask = f"as_{name}({mask})"
             return f"(({yes.text} & {mask}) | ({no.text} & ~{mask}))"
@@ -196,7 +200,7 @@ class OpenclLanguage(Language):
 
     def factor(self, x: Ref) -> str:
         """The text of an operand of float arithmetic. A literal zero becomes one that no compiler knows: rusticl's
-        turns x * 0, x / 0 and 0 / x into 0 and x + 0 into x, whatever NaN, infinity or signed zero x is."""
+        (Mesa 22.3) turns x * 0, x / 0 and 0 / x into 0 and x + 0 into x, whatever NaN, infinity or signed zero x is."""
         if x.literal is None or x.literal != 0:
             return x.text
         name = "zero_" if x.dtype.compute is float32 else "double_zero_"
@@ -215,12 +219,20 @@ class OpenclLanguage(Language):
         if op in _CALLS:
             return f"{_CALLS[op]}({', '.join(texts)})"
         if op == "neg":
-            return f"-{texts[0]}"
+            return self.negated(args[0])
         if op in _COMPARE:
             return f"{texts[0]} {_INFIX[op]} {texts[1]}"
         if op in _INFIX:
             return f"{self.factor(args[0])} {_INFIX[op]} {self.factor(args[1])}"
         raise InternalError(f"[render] {self.out.function.name}: no OpenCL operation {op} of {args[0].dtype}")
+
+    def negated(self, x: Ref) -> str:
+        """The float with its other sign; by its bits where a work-item may lose the sign at a barrier."""
+        if SIGNS_LOST not in self.target.features or not group_size(self.out.function):
+            return f"-{x.text}"
+        word, sign = ("ulong", "0x8000000000000000ul") if x.dtype is float64 else ("uint", "0x80000000u")
+        kind, lanes = self.kind(x.dtype, x.lanes), x.lanes if x.lanes > 1 else ""
+        return f"as_{kind}(as_{word}{lanes}({x.text}) ^ {sign})"
 
     def whole(self, op: str, args: Sequence[Ref], kind: DType) -> str:
         """Integer arithmetic wraps: signed operations run on the unsigned type, narrow ones are cut after promotion."""
@@ -277,12 +289,20 @@ class OpenclLanguage(Language):
             return self.pure(text if dtype is int32 else f"convert_{name}({text})", dtype, lanes, (x,))
         if self.kind(source, lanes) == name:
             return self.relabel(x, dtype)
-        if lanes == 1 and dtype is int64 and self.kind(source, 1) == "int":  # a driver compares (long)int wrongly
+        if lanes == 1 and source.is_int and source.bits < min(32, dtype.bits) and name != "int":
+            # llvmpipe (Mesa 22.3) makes wrong numbers of some (float)uchar.
+            return self.convert(self.convert(x, int32), dtype)
+        if lanes == 1 and source is int8 and name == "int":
+            # llvmpipe (Mesa 22.3) ends the process on a choice of chars, which it makes of one of (int)char.
+            return self.pure(f"(((int){text} << 24) >> 24)", dtype, lanes, (x,))
+        if lanes == 1 and dtype is int64 and self.kind(source, 1) == "int":
+            # rusticl (Mesa 22.3) compares (long)int wrongly.
             return self.pure(f"(((long){text} << 32) >> 32)", dtype, lanes, (x,))
         return self.pure(f"({name}){text}" if lanes == 1 else f"convert_{name}({text})", dtype, lanes, (x,))
 
     def saturated(self, x: Ref, dtype: DType) -> Ref:
-        """Float to integer: the ends beyond the range, 0 for NaN. (Drivers' own `convert_*_sat` are not reliable.)"""
+        """Float to integer: the ends beyond the range, 0 for NaN. (llvmpipe's `convert_*_sat`, of Mesa 22.3, makes
+        the least number of NaN.)"""
         lanes, wide = x.lanes, int32 if dtype.bits < 32 else dtype
         low, high = (self.every(float(n), x.dtype, lanes) for n in (dtype.min, int(dtype.max) + 1))
         under, over = self.operation("lt", (x, low), bool_), self.operation("le", (high, x), bool_)

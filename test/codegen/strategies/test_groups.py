@@ -11,7 +11,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from conftest import drivers
+from conftest import drivers, quirks
 from support.groups import GPU, REDUCTIONS
 from support.packed import CASES as CONTRACTIONS
 from support.packed import arguments, equal_the_kernel, flat_kernel, tensor
@@ -35,7 +35,7 @@ from minigrad.runtime.opencl import OpenCL
 from minigrad.runtime.opencl_devices import find_device
 from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.schedule import schedule
-from minigrad.target import Target
+from minigrad.target import SIGNS_LOST, Target
 
 SMALL = {"MIN_SIDE": 1, "MIN_DEPTH": 1, "MIN_WORK": 1, "TILES": ((8, 32, 2, 8), (16, 8, 2, 2)), "DEPTH": 4}
 
@@ -213,12 +213,11 @@ def scheduled(results: Tensor | tuple[Tensor, ...], target: Target) -> Kernel:
     return schedule(build_graph(nodes), frozenset(), target).steps[-1].kernel
 
 
-def run_on(device: OpenCL, cases: dict[str, Callable[[], Tensor | tuple[Tensor, ...]]]) -> None:
-    """Runs the cases with the device's plans, all in one build, and compares with the kernels as written."""
+def run_on(device: OpenCL, cases: dict[str, Callable[[], Tensor | tuple[Tensor, ...]]]) -> set[str]:
+    """Runs the cases with the device's plans, all in one build, and compares with the kernels as written. Returns the
+    strategies' names."""
     kernels = [scheduled(make(), device.target) for make in cases.values()]
     staged = [stages_of(k, device.target) for k in kernels]
-    kinds = {s.plan.strategy for k in staged for s in k.stages}
-    assert {"tiles", "group_reduction", "attention_groups", "window_groups"} <= kinds
     programs = [render_opencl(s.function, device.target) for k in staged for s in k.stages]
     executables = iter(device.load(programs))
     for k in staged:
@@ -235,11 +234,36 @@ def run_on(device: OpenCL, cases: dict[str, Callable[[], Tensor | tuple[Tensor, 
             device.copy_out(buffer, array)
             tolerance = 1e-3 if array.dtype == np.float16 else 2e-4
             np.testing.assert_allclose(array, expected[n], rtol=tolerance, atol=tolerance)
+    return {s.plan.strategy for k in staged for s in k.stages}
+
+
+OF_GROUPS = {"tiles", "group_reduction", "attention_groups", "window_groups"}
 
 
 @pytest.mark.parametrize("name", drivers())
 def test_on_devices(name: str) -> None:
-    run_on(on_device(name), ON_DEVICES)
+    assert run_on(on_device(name), ON_DEVICES) >= OF_GROUPS
+
+
+NEGATED = {
+    "least": lambda x: x.min(1),
+    "place of the least": lambda x: x.argmin(1),
+    "softmin": lambda x: (-x).softmax(1),
+    "softmin of a sum": lambda x: (-(x + 1)).softmax(1),
+    "times -1": lambda x: (x * -1).softmax(1),
+    "by -1": lambda x: (x / -1).softmax(1),
+    "of whole numbers": lambda x: (-(x * 9).cast("int32").cast("float32")).softmax(1),
+    "of halves": lambda x: (-x.cast("float16").contiguous()).softmax(1),
+}
+"""Functions of rows that use a number with its other sign before a barrier and after it."""
+
+
+@pytest.mark.parametrize("name", [name for name in drivers() if SIGNS_LOST in quirks(name)])
+def test_signs_outlive_barriers(name: str, small: None) -> None:
+    device = on_device(name)
+    cases = {f"{case} {kind} {n}": lambda make=make, kind=kind, n=n: make(tensor(3, n).cast(kind).contiguous())
+             for case, make in NEGATED.items() for kind, n in (("float32", 35), ("float64", 100))}
+    assert run_on(device, cases) >= {"group_reduction"}
 
 
 CHECKED = {
@@ -259,7 +283,7 @@ def run_under_checker() -> OpenCL:
     tiles.MIN_SIDE, tiles.MIN_WORK = 8, 1
     tiles.IN_UNITS = ((32, 16, 2, 1),)
     device = OpenCL(find_device("oclgrind"))
-    run_on(device, CHECKED)
+    assert run_on(device, CHECKED) >= OF_GROUPS
     return device
 
 
