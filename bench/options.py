@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from bench.peers import PEERS, Peers
 from bench.report import STREAM, Report, Work
 from bench.timing import QUICK, Schedule, Side, interleave
+from minigrad.platforms import usable_cores
 
 if TYPE_CHECKING:
     from minigrad.runtime.limits import Probe
@@ -20,7 +20,8 @@ def common_parser(name: str, description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"python -m bench {name}", description=description)
     parser.add_argument("--against", type=_names, default=None, metavar="PEER,...",
                         help=f"peers among {', '.join(PEERS)}, or none (default: those that do this work)")
-    parser.add_argument("--threads", type=_positive, default=_cores(), help="ours and theirs (default: all cores)")
+    parser.add_argument("--threads", type=_positive, default=usable_cores(),
+                        help="ours and theirs (default: all cores)")
     parser.add_argument("--json", metavar="FILE", help="write rows as JSON lines; - writes them to stdout")
     parser.add_argument("--rounds", type=_positive, default=None, help="turns of each side (default: about a second's)")
     parser.add_argument("--cpu-time", action="store_true",
@@ -46,10 +47,6 @@ def _positive(text: str) -> int:
 
 
 _positive.__name__ = "int"  # argparse says "invalid int value"
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass

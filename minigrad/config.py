@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minigrad.errors import ConfigError
+from minigrad.platforms import usable_cores
 
 DEVICE_NAME = re.compile(r"CPU|NUMPY|CL(:.+)?|(AMD|NV):\w+", re.IGNORECASE)
 added_devices: set[str] = set()
@@ -144,8 +145,7 @@ def processes(env: Mapping[str, str] = os.environ) -> Processes:
 
 def from_environment(env: Mapping[str, str]) -> Config:
     """The Config that these variables ask for. Raises ConfigError that names the variable and what is allowed."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    cores = min(cores, max(1, (os.cpu_count() or 1) // processes(env).local_size))
+    cores = min(usable_cores(), max(1, (os.cpu_count() or 1) // processes(env).local_size))
     values: dict[str, Any] = {"threads": min(cores, 1024)}
     if not env.get("MINIGRAD_CACHE", "").strip():
         values["cache_dir"] = Path(env.get("XDG_CACHE_HOME") or _home(env) / ".cache") / "minigrad"

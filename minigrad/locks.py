@@ -7,10 +7,11 @@ for so long and no longer, as who holds a lock may wait for a process that is ye
 from __future__ import annotations
 
 import importlib
-import os
 from threading import get_ident
 from time import monotonic, sleep
 from typing import Any, TypeVar
+
+from minigrad.platforms import at_fork
 
 L = TypeVar("L")
 
@@ -64,5 +65,4 @@ def _in_child() -> None:
             renew()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_release, after_in_child=_in_child)
+at_fork(before=_before_fork, after_in_parent=_release, after_in_child=_in_child)

@@ -8,7 +8,7 @@ from support.paths import PACKAGE, ROOT, TESTS
 
 LAYERS = [
     {"errors", "dtype", "expr", "value", "config", "target", "program", "handles", "interned",
-     "record", "locks", "ownership", "stores"},
+     "record", "locks", "platforms", "ownership", "stores"},
     {"ops"},
     {"graph"},
     {"codegen", "scheduler", "runtime"},

@@ -27,7 +27,7 @@ from minigrad.target import Target
 CHECK_HEADER = ("name", "kernels", "float32 GFLOP/s", "float16 product GFLOP/s", "copy GB/s", "launch us")
 HEADER = ("name", "device", "driver", "kind", "units", "memory", "local", "fp16", "fp64", "vector")
 CPU_FEATURES = ("fma", "f16c", "avx", "avx2", "avx512f", "avx512bw", "avx512vnni", "avx512bf16", "avx512fp16", "neon",
-                "dotprod", "sve")
+                "dotprod", "i8mm", "bf16", "fullfp16", "sve")
 
 
 def describe(parser: argparse.ArgumentParser) -> None:

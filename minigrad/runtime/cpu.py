@@ -14,6 +14,7 @@ from time import perf_counter
 from minigrad import config
 from minigrad.errors import DeviceError
 from minigrad.runtime.amx import allow_matrix_registers
+from minigrad.runtime.arm_features import ARM
 from minigrad.runtime.caches import cache_sizes
 from minigrad.runtime.commands import Executable, Prepared
 from minigrad.runtime.device import Kept, Launch, Program
@@ -174,6 +175,6 @@ def facts_of(triple: str, cpu: str, features: Mapping[str, bool], host: str, thr
     elif "avx" in known:
         vector_bytes, registers = 32, 16
     else:
-        vector_bytes, registers = 16, 32 if triple.startswith(("aarch64", "arm64")) else 16
+        vector_bytes, registers = 16, 32 if triple.startswith(ARM) else 16
     l1, l2 = cache_sizes()
     return Target("CPU", "llvm", cpu, vector_bytes, registers, threads, l1, l2, features=known, host=host)

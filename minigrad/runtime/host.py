@@ -5,7 +5,6 @@ the buffer's first byte, computed once.
 """
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Iterable
@@ -17,6 +16,7 @@ from numpy import ndarray
 
 from minigrad.errors import DeviceError, InternalError
 from minigrad.ownership import held_by_at_most
+from minigrad.platforms import at_fork
 from minigrad.runtime.device import Buffer, Device, Launch, Program
 from minigrad.runtime.large_pages import LargePages
 from minigrad.target import Target
@@ -189,5 +189,4 @@ def _after_fork() -> None:
         memory._free, memory._free_bytes, memory._free_lock = {}, 0, threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(after_in_child=_after_fork)

@@ -17,6 +17,7 @@ from typing import IO
 
 from minigrad import config
 from minigrad.errors import present
+from minigrad.platforms import usable_cores
 from minigrad.runtime import llvm_emit
 from minigrad.runtime.llvm_emit import Source
 
@@ -128,7 +129,7 @@ class Batch:
             self._send()
 
     def _call_help(self) -> None:
-        if config.current().threads < 2 or not sys.executable or _cores() < 2:
+        if config.current().threads < 2 or not sys.executable or usable_cores() < 2:
             self._waiting_chars = 0
             return
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([p for p in sys.path if p])}
@@ -177,10 +178,6 @@ class Batch:
                     return
                 self._done.append((self._sent.popleft(), code))
                 self._send()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _enlarge(stream: IO[bytes] | None) -> None:

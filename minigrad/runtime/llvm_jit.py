@@ -22,6 +22,7 @@ from minigrad import config
 from minigrad.errors import CompileError
 from minigrad.program import Link, NotStored, digest_of
 from minigrad.runtime import disk_cache
+from minigrad.runtime.arm_features import ARM, arm_features
 from minigrad.runtime.cpu_level import processor
 from minigrad.runtime.llvm_batch import Batch
 from minigrad.runtime.llvm_emit import Emitter, Refused, Source
@@ -54,7 +55,9 @@ class Jit:
         import llvmlite.binding as llvm
 
         self.llvm = llvm
-        host, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features()
+        host, features = llvm.get_host_cpu_name(), dict(llvm.get_host_cpu_features())
+        if llvm.get_process_triple().startswith(ARM):
+            features |= arm_features()
         self.host = host
         """LLVM's name of the processor that we run on; `cpu` is the one to compile for."""
         self.cpu, self.features = processor(config.current().cpu, host, features)

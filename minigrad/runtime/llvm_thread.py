@@ -7,7 +7,6 @@ thread has begun it ends. It starts with the first work, and again in a forked c
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 from collections.abc import Callable
 from contextvars import copy_context
@@ -15,6 +14,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from minigrad.locks import free_in_children
+from minigrad.platforms import at_fork
 
 T = TypeVar("T")
 
@@ -100,5 +100,4 @@ def _in_child() -> None:
 
 
 atexit.register(_end)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+at_fork(after_in_child=_in_child)

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.errors import DeviceError, InternalError
+from minigrad.platforms import at_fork
 from minigrad.program import GROUP
 from minigrad.runtime import opencl_devices
 from minigrad.runtime.device import Buffer, Device, Launch, Program
@@ -394,4 +394,4 @@ def _after_fork() -> None:
     _forked = opencl_devices.were_listed()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+at_fork(after_in_child=_after_fork)

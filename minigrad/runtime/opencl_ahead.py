@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from minigrad.config import current
+from minigrad.platforms import usable_cores
 from minigrad.runtime import opencl_first
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def compile_ahead(device: OpenCL, builder: Builder, launches: list[Launch]) -> N
             (size,), (group,) = device.ranges(launch.executable, extent)
             found[launch.executable, size, group] = fresh.pop(launch.executable.program)
     text = sum([len(executable.program.source) for executable, _, _ in found])
-    count = min(_cores() - 1, MAX_HELPERS, text // HELP_CHARS)
+    count = min(usable_cores() - 1, MAX_HELPERS, text // HELP_CHARS)
     if count < 1 or current().threads < 2 or not sys.executable:
         return
     _helpers[:] = [helper for helper in _helpers if helper.poll() is None]
@@ -87,7 +88,3 @@ def _end_helpers() -> None:
     for helper in _helpers if _owner == os.getpid() else ():
         helper.kill()
         helper.wait()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,7 +1,6 @@
 """Launches whose arguments stay set, alone or in chains: a run sets only what has changed."""
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minigrad.errors import CompileError, InternalError
+from minigrad.platforms import usable_cores
 from minigrad.runtime.device import Buffer, Kept, Launch
 from minigrad.runtime.opencl_chain import LINE, Planned, Table, chain_program, chains_of, word_of
 from minigrad.stores import Store
@@ -75,7 +75,7 @@ class KeptLaunches(Kept):
         chains = chains_of(launches, most)
         if not chains:
             return []
-        table = Table(launches, chains, min(device.groups_at_once, len(os.sched_getaffinity(0))))
+        table = Table(launches, chains, min(device.groups_at_once, usable_cores()))
         memories = [list(dict.fromkeys(m for k in chain for m in launches[k].memories)) for chain in chains]
         wide = max(map(len, memories))
         try:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import os
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from minigrad.config import current
+from minigrad.platforms import at_fork, usable_cores
 from minigrad.runtime import builtin_call, executor_ir
 from minigrad.runtime.commands import Prepared
 from minigrad.runtime.host import allocate_aligned
@@ -137,7 +137,7 @@ class Pool:
         # How long one pause lasts differs tenfold between processors. With more threads than cores, watching keeps
         # the core from whoever has the work.
         seconds = min(self._time_pauses() for _ in range(3))
-        crowded = self.threads > _usable_cores()
+        crowded = self.threads > usable_cores()
         return max(1, int((SPIN_SECONDS / 20 if crowded else SPIN_SECONDS) / seconds * CALIBRATION_PAUSES))
 
     def _time_pauses(self) -> float:
@@ -153,13 +153,6 @@ def _word(state: np.ndarray, offset: int) -> np.ndarray:
 def _stay(work: Callable[[int, int], None], state: np.ndarray, me: int) -> None:
     """A worker's whole life; as an argument of the thread, `state` outlives it."""
     work(state.ctypes.data, me)
-
-
-def _usable_cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
 
 
 def _system_function(futex: bool) -> int:
@@ -184,5 +177,4 @@ def _close_all() -> None:
 
 
 atexit.register(_close_all)
-if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_abandon_all)
+at_fork(after_in_child=_abandon_all)

@@ -22,7 +22,7 @@ def eager_to_ask(monkeypatch):
     """Help is called for the first group, on any machine."""
     monkeypatch.setattr(llvm_batch, "HELP_CHARS", 0)
     monkeypatch.setattr(llvm_batch, "GROUP_UNITS", 2)
-    monkeypatch.setattr(llvm_batch, "_cores", lambda: 2)
+    monkeypatch.setattr(llvm_batch, "usable_cores", lambda: 2)
     with config(threads=2, disk_cache=False):
         yield
 

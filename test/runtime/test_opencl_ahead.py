@@ -1,5 +1,4 @@
 """Kernels that other processes compile ahead: the driver finds them, and failures change nothing."""
-import os
 import sys
 from pathlib import Path
 
@@ -22,7 +21,7 @@ COUNT = 4
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> OpenCL:
     """PoCL, on a machine of two cores that calls for help at once."""
     monkeypatch.setattr(opencl_ahead, "HELP_CHARS", 1)
-    monkeypatch.setattr(opencl_ahead, "_cores", lambda: 2)
+    monkeypatch.setattr(opencl_ahead, "usable_cores", lambda: 2)
     monkeypatch.setattr(opencl_ahead, "_helpers", [])
     return open_device(request.param.partition(":")[2])
 
@@ -72,10 +71,6 @@ def test_no_help_for_little_or_on_one_core(device: OpenCL, monkeypatch: pytest.M
     monkeypatch.setattr(opencl_ahead, "HELP_CHARS", 1 << 20)
     launch(device, "little")
     monkeypatch.setattr(opencl_ahead, "HELP_CHARS", 1)
-    monkeypatch.setattr(opencl_ahead, "_cores", lambda: 1)
+    monkeypatch.setattr(opencl_ahead, "usable_cores", lambda: 1)
     launch(device, "alone")
     assert not opencl_ahead._helpers
-
-
-def test_cores_are_those_that_this_process_may_use() -> None:
-    assert 1 <= opencl_ahead._cores() <= (os.cpu_count() or 1)
