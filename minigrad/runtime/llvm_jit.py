@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import struct
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -27,9 +26,8 @@ from minigrad.runtime.cpu_level import processor
 from minigrad.runtime.llvm_batch import Batch
 from minigrad.runtime.llvm_emit import Emitter, Refused, Source
 from minigrad.runtime.llvm_thread import uninterrupted
+from minigrad.runtime.object_symbols import foreign_symbols
 
-# What the loader may resolve from the process: LLVM turns copies and fills into these by itself.
-LIBRARY_SYMBOLS = frozenset({"memcpy", "memmove", "memset"})
 # Part of every key: raise it when the passes of `Emitter` change.
 PIPELINE = "sroa,instcombine,simplifycfg;O2;3"
 
@@ -155,7 +153,7 @@ class Jit:
     def _link_others(self, name: str, code: bytes) -> bool:
         """Loads the code that an object on disk links to. False if some is missing: the object may not be loaded
         then."""
-        needed = undefined_symbols(code) - LIBRARY_SYMBOLS - self._linked
+        needed = foreign_symbols(code) - self._linked
         if not needed:
             return True
         links = disk_cache.get("llvm-links", name) or b""
@@ -172,7 +170,7 @@ class Jit:
     def _keep(self, units: dict[str, Unit], code: bytes) -> None:
         """Loads what was compiled, and stores it for other processes."""
         self.compiled += len(units)
-        foreign = undefined_symbols(code) - LIBRARY_SYMBOLS - self._linked
+        foreign = foreign_symbols(code) - self._linked
         if foreign:
             # The loader would end the process.
             guilty = next((u for u in units.values() if any(f"@{name}(" in u.source for name in foreign)), None)
@@ -211,7 +209,7 @@ class Jit:
                 code = uninterrupted(lambda: self._emitter.finish(link_module(self._emitter, link)))
             except Refused as e:
                 raise CompileError(f"[load] {e}", e.source) from None
-        foreign = undefined_symbols(code) - LIBRARY_SYMBOLS
+        foreign = foreign_symbols(code)
         if foreign:
             raise CompileError(f"[load] expected {link.name} to call nothing, got {sorted(foreign)}", link.source)
         return code
@@ -259,22 +257,3 @@ def _renamed(link: Link) -> str:
 
 def _escaped(line: str) -> str:
     return line.replace("\\", "\\5C").replace('"', "\\22")
-
-
-def undefined_symbols(code: bytes) -> frozenset[str]:
-    """Names that an ELF64 little-endian object takes from outside; empty for other formats, which we cannot read."""
-    if code[:6] != b"\x7fELF\x02\x01":
-        return frozenset()
-    section_table, = struct.unpack_from("<Q", code, 40)
-    entry_size, count = struct.unpack_from("<HH", code, 58)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", code, section_table + i * entry_size) for i in range(count)]
-    names = set()
-    for _, kind, _, _, offset, size, link, _, _, symbol_size in sections:
-        if kind != 2:  # SHT_SYMTAB
-            continue
-        strings = sections[link][4]
-        for at in range(offset + symbol_size, offset + size, symbol_size):
-            name, _, _, section = struct.unpack_from("<IBBH", code, at)
-            if section == 0 and name:
-                names.add(code[strings + name:code.index(b"\0", strings + name)].decode())
-    return frozenset(names)

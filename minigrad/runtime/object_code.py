@@ -14,8 +14,9 @@ from minigrad.runtime.cpu import facts_of, shared_jit
 from minigrad.runtime.cpu_level import level_features
 from minigrad.runtime.device import Buffer, Device, Launch
 from minigrad.runtime.llvm_emit import Emitter, Refused
-from minigrad.runtime.llvm_jit import LIBRARY_SYMBOLS, link_module, undefined_symbols
+from minigrad.runtime.llvm_jit import link_module
 from minigrad.runtime.llvm_thread import uninterrupted
+from minigrad.runtime.object_symbols import foreign_symbols
 from minigrad.target import Target
 
 
@@ -52,7 +53,7 @@ class ObjectCode(Device):
             code = uninterrupted(self._linked, programs, list(links.values()), driver, entries)
         except Refused as e:
             raise CompileError(f"[export] {e}", e.source) from None
-        foreign = undefined_symbols(code) - LIBRARY_SYMBOLS
+        foreign = foreign_symbols(code)
         if foreign:
             raise CompileError(f"[export] expected object code without external calls, got {sorted(foreign)}", driver)
         return code

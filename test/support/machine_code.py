@@ -22,6 +22,16 @@ def assembly(source: str, cpu: str, triple: str = X86, features: str = "") -> st
     return machine.emit_assembly(module)
 
 
+def object_code(source: str, triple: str) -> bytes:
+    """LLVM IR as an object for a linker of that system."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple(triple).create_target_machine(opt=2)
+    module = llvm.parse_assembly(source)
+    module.triple, module.data_layout = triple, str(machine.target_data)
+    return machine.emit_object(module)
+
+
 def vectors_on_the_stack(text: str) -> list[str]:
     """Instructions that move a vector register to or from the stack, other than saving what the caller owns."""
     x86 = re.compile(r"[xyz]mm\d+.*\(%r[sb]p|\(%r[sb]p.*[xyz]mm\d+")

@@ -15,7 +15,8 @@ from minigrad.codegen.ir.text import parse_function
 from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.transforms.math import FUNCTIONS, expanded
 from minigrad.runtime.cpu import host_target, shared_jit
-from minigrad.runtime.llvm_jit import Unit, undefined_symbols
+from minigrad.runtime.llvm_jit import Unit
+from minigrad.runtime.object_symbols import foreign_symbols
 from minigrad.value import walk
 
 TARGET = host_target(shared_jit(), 1)
@@ -184,7 +185,7 @@ def test_everything_is_expanded_and_calls_nothing(op, kind):
     assert [v.op for v in called] == [op]
     assert all(v.op not in FUNCTIONS for v in walk(expanded(op, called[0].args)))
     program = render_llvm(function, TARGET)
-    assert not undefined_symbols(shared_jit().object_code([Unit((program.name,), program.source)]))
+    assert not foreign_symbols(shared_jit().object_code([Unit((program.name,), program.source)]))
 
 
 def test_wide_vectors_scale_by_one_instruction_with_equal_results():
