@@ -334,17 +334,18 @@ def count_evaluations(group: Group, at: tuple[Index, ...], shape: tuple[Index, .
     total = volume((*around, *inner))
     lanes = target.lanes(32)
     each: float = lanes if scattered else 1
+    digits, rows = all(map(is_digit, at)), total / max(volume(tuple(used)), 1)
+    # A sum's loops over digits that are not used are inside of it.
+    evaluations = min(total, rows * numel(shape)) if inner and digits else total
     if not (inner and group.contraction and copied):
-        return total * each
-    if not all(map(is_digit, at)):  # a window
+        return each * evaluations
+    if not digits:  # a window
         if total < PACKED_WORK and volume(tuple(inner)) > MAX_TAPS and not (target.is_gpu or scattered):
             return total / TILE_REUSE  # neither packed nor staged
         outside = volume(tuple(v for v in group.domain if v not in used))
         columns = size(shape[-1])
         staged = HALO * numel(shape) / max(columns, 1) * ceil(columns / lanes) * lanes * max(outside / BLOCK_REUSE, 1)
         return total * each if target.is_gpu or scattered else min(staged, total)
-    rows = total / max(volume(tuple(used)), 1)
-    evaluations = min(total, rows * numel(shape))  # loops over digits that are not used are inside of it
     if rows < MIN_ROWS or total < PACKED_WORK:
         return each * evaluations / TILE_REUSE
     if not (scattered or target.is_gpu) and used_variables(at[-1:]) & inner:
