@@ -22,7 +22,7 @@ Dot = Callable[..., Ref]
 """Emits the sums for Refs of w and x, and of what they are added to if there is such a one."""
 
 _WORD = 0xFFFFFFFF
-_SDOT = "llvm.aarch64.neon.sdot.v4i32.v16i8"
+_SDOT, _USDOT = (f"llvm.aarch64.neon.{name}.v4i32.v16i8" for name in ("sdot", "usdot"))
 _PAIRS = {16: ("avx512bw", "llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512"),
           8: ("avx2", "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"),
           4: ("ssse3", "llvm.x86.ssse3.pmadd.ub.sw.128", "llvm.x86.sse2.pmadd.wd")}
@@ -106,6 +106,8 @@ def dot_for(features: frozenset[str], lanes: int, w: Value) -> Dot | None:
     small = not possible_bits(w) & 0x80808080
     if lanes in _PAIRS and _PAIRS[lanes][0] in features:
         return dot_of_pairs if small else dot_of_halves
+    if lanes == 4 and "i8mm" in features:
+        return partial(_by_bytes, name=_USDOT)
     if lanes == 4 and "dotprod" in features:
         return partial(_by_bytes, name=_SDOT) if small else dot_of_signed
     return None

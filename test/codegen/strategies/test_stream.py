@@ -191,6 +191,7 @@ def having(target: Target, *features: str) -> Target:
     (AVX2, "x86.avx2.pmadd.ub.sw", "x86.avx2.pmadd.wd"),
     (having(replace(AVX2, vector_bytes=16), "ssse3"), "x86.ssse3.pmadd.ub.sw.128", "x86.sse2.pmadd.wd"),
     (having(NEON, "dotprod"), "aarch64.neon.sdot", "aarch64.neon.sdot"),
+    (having(NEON, "dotprod", "i8mm"), "aarch64.neon.usdot", "aarch64.neon.usdot"),
 ])
 def test_byte_products_are_a_few_instructions(target: Target, found: str, for_q8: str) -> None:
     """Bytes of words of four bits are below 128, so that products of two add up in int16; eight bits need not be."""
@@ -203,7 +204,7 @@ def test_byte_products_are_a_few_instructions(target: Target, found: str, for_q8
         if target.vector_bytes == 64:
             assert ("add <16 x i32>" in source) == ("vpdpbusd" not in name)  # VNNI adds to the sums, too
         if target.name == "neon":
-            assert "\tsdot" in assembly(source, "generic", ARM, "+dotprod")
+            assert name.replace("aarch64.neon.", "\t") in assembly(source, "generic", ARM, "+dotprod,+i8mm")
 
 
 def test_bits_that_a_value_may_have() -> None:
