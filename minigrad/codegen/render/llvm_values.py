@@ -341,10 +341,12 @@ class LlvmLanguage(Language):
 
     def narrow(self, x: Ref, dtype: DType) -> Ref:
         """float32 -> float16 or bfloat16 bits, to nearest even."""
-        if dtype is bfloat16 or not self.has_half:
+        has = "bf16" in self.target.features if dtype is bfloat16 else self.has_half
+        if not has:
             return self.relabel((bfloat_to_bits if dtype is bfloat16 else half_to_bits)(self, x), dtype)
-        half = self.unary_text("fptrunc", x, "half", dtype)
-        text = f"bitcast {vector('half', x.lanes)} {half.text} to {vector('i16', x.lanes)}"
+        kind = "bfloat" if dtype is bfloat16 else "half"
+        half = self.unary_text("fptrunc", x, kind, dtype)
+        text = f"bitcast {vector(kind, x.lanes)} {half.text} to {vector('i16', x.lanes)}"
         return self.pure(text, dtype, x.lanes, (half,))
 
     def across(self, combine: str, xs: Sequence[Ref]) -> list[Ref]:
