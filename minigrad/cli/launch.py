@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _mpirun() -> str:
     own = Path(sys.executable).parent / "mpirun"  # where wheels of an MPI have theirs
-    found = str(own) if own.is_file() else shutil.which("mpirun")
+    found = str(own) if own.is_file() else shutil.which("mpirun") or shutil.which("mpiexec")
     if found is None:
         raise ConfigError("[launch] expected mpirun, which `pip install minigrad[mpi]` brings, got none")
     return found

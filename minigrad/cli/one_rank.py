@@ -37,13 +37,22 @@ def become(script: str, arguments: Sequence[str], threads: int, env: Mapping[str
         if os.getppid() != parent:  # it was gone before it was asked for
             os._exit(1)
         threads = threads or len(own)
-    given = {"MINIGRAD_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)} if threads else {}
-    os.execve(sys.executable, [sys.executable, script, *arguments], {**env, **given})
+    os.execve(sys.executable, [sys.executable, script, *arguments], with_threads(env, threads))
+
+
+def with_threads(env: Mapping[str, str], threads: int) -> dict[str, str]:
+    """The environment of a process with so many threads; 0: as many as it takes."""
+    return {**env, **({"MINIGRAD_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)} if threads else {})}
 
 
 def main() -> int:
     """Runs and watches it; returns its status."""
     threads, script, *arguments = sys.argv[1:]
+    if not hasattr(os, "fork"):  # a system where a process's threads go to all cores, and end with it
+        import subprocess
+
+        return subprocess.run([sys.executable, script, *arguments], check=False,
+                              env=with_threads(os.environ, int(threads))).returncode
     parent = os.getpid()
     child = os.fork()
     if child == 0:

@@ -13,7 +13,7 @@ import numpy as np
 
 from minigrad.data.dataset import Dataset, Indices
 from minigrad.errors import FormatError, ShapeError
-from minigrad.state.mapped import atomic_file
+from minigrad.state.mapped import atomic_file, renamable
 
 _HEADER = 4096
 _MAGIC = "minigrad decoded samples 1"
@@ -53,7 +53,7 @@ class CachedDataset(Dataset):
                 out.truncate(total)
                 if hasattr(os, "posix_fallocate"):
                     os.posix_fallocate(out.fileno(), 0, total)  # a full disk is an error here, not a signal later
-        with open(self.path, "r+b") as file:
+        with open(self.path, "r+b", opener=renamable) as file:
             memory = mmap.mmap(file.fileno(), total)
         count = len(self.dataset)
         self.sums = np.frombuffer(memory, np.uint64, count, _HEADER)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import secrets
 import signal
 import sys
 import traceback
@@ -52,6 +53,7 @@ def get_worker_info() -> WorkerInfo | None:
 class _Worker:
     process: Any
     channel: Any
+    name: str
     memories: dict[int, SharedMemory]
     asked: deque[Request]
 
@@ -95,7 +97,7 @@ class Workers:
         try:
             kind, content, slot, size, is_new = worker.channel.recv()
             if is_new:
-                worker.memories[slot] = SharedMemory(reduction.recv_handle(worker.channel))
+                worker.memories[slot] = SharedMemory.received(worker.channel, f"{worker.name}-{slot}")
         except (EOFError, OSError, RuntimeError):  # the last one for a message without its memory
             raise _lost(number, worker) from None
         worker.asked.popleft()
@@ -117,12 +119,13 @@ class Workers:
 
 def _started(context: Any, arguments: tuple[Any, ...]) -> _Worker:
     ours, theirs = context.Pipe(duplex=True)
-    process = context.Process(target=_work, args=(theirs, *arguments), daemon=True, name=f"loader-{arguments[0]}")
+    name = f"minigrad-{secrets.token_hex(8)}"
+    process = context.Process(target=_work, args=(theirs, name, *arguments), daemon=True, name=f"loader-{arguments[0]}")
     with warnings.catch_warnings():  # Python's, about threads: minigrad's own are made anew in a child
         warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
         process.start()
     theirs.close()  # only the worker has that end now, so that its death closes the channel
-    return _Worker(process, ours, {}, deque())
+    return _Worker(process, ours, name, {}, deque())
 
 
 def _lost(number: int, worker: _Worker) -> DeviceError:
@@ -164,7 +167,7 @@ def _end(workers: list[_Worker], owner: int) -> None:
 # In the worker
 
 
-def _work(channel: Any, number: int, count: int, prefetch: int, fetcher: Fetcher, seed: int,
+def _work(channel: Any, name: str, number: int, count: int, prefetch: int, fetcher: Fetcher, seed: int,
           init: Callable[[int], object] | None) -> None:
     """Answers requests until it is told to end, or the main process is gone."""
     global _info
@@ -173,7 +176,7 @@ def _work(channel: Any, number: int, count: int, prefetch: int, fetcher: Fetcher
     manual_seed((seed + number) % (1 << 64))
     parent = multiprocessing.parent_process()
     doors = [channel] if parent is None else [channel, parent.sentinel]
-    memories = [SharedMemory() for _ in range(prefetch)]
+    memories = [SharedMemory(f"{name}-{slot}") for slot in range(prefetch)]
     sent: set[int] = set()
     failed: BaseException | None = None
     with config(device="CPU", threads=1):
@@ -214,7 +217,7 @@ def _answer(channel: Any, fetcher: Fetcher, request: Request, memory: SharedMemo
         message = reduction.ForkingPickler.dumps(("error", lost, slot, 0, is_new))
     channel.send_bytes(message)
     if is_new:
-        reduction.send_handle(channel, memory.fd, os.getppid())
+        memory.send(channel, os.getppid())
 
 
 def _portable(error: BaseException, number: int) -> BaseException:

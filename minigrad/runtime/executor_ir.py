@@ -47,7 +47,7 @@ def scratch_at(worker: int) -> int:
 
 
 def has_futex(triple: str) -> bool:
-    """True where idle workers can sleep in the kernel and be woken."""
+    """True where idle workers sleep and are woken by system calls of Linux."""
     return "linux" in triple and _arch(triple) in _SYSTEM_CALLS
 
 
@@ -60,7 +60,8 @@ def emit_executor(triple: str) -> str:
 def parts(triple: str) -> list[str]:
     """The files in `native/` that the executor of a target triple consists of, in order."""
     arch = _arch(triple)
-    sleep = ["sleep_linux", _SYSTEM_CALLS[arch]] if has_futex(triple) else ["sleep_nanosleep"]
+    sleep = ["sleep_linux", _SYSTEM_CALLS[arch]] if has_futex(triple) else \
+        ["sleep_windows" if "windows" in triple else "sleep_nanosleep"]
     return ["executor", "builtin_call", _PAUSES.get(arch, "pause_none"), *sleep]
 
 

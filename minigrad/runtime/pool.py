@@ -12,6 +12,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +39,7 @@ class Pool:
     """Runs command tables on `threads` threads, the caller being one of them. Callers hold `lock`."""
 
     def __init__(self, jit: Jit, threads: int) -> None:
-        """`threads` >= 1. On systems without a known way to sleep only the caller works."""
+        """`threads` >= 1."""
         entries = "run", "work", "spin", "stop", *builtin_call.ENTRIES
         found = jit.addresses([Unit(entries, executor_ir.emit_executor(jit.triple))])[0]
         run, work, spin, stop = found[:4]
@@ -57,7 +59,7 @@ class Pool:
 
         The table may run for as long as `admitted` is the pool's `state`.
         """
-        if table.parallel and not self._workers and self.threads > 1 and self._system:
+        if table.parallel and not self._workers and self.threads > 1:
             self._start()
         if table.scratch > self._scratch_bytes:
             fresh = self._new_scratch(table.scratch)
@@ -156,11 +158,22 @@ def _stay(work: Callable[[int, int], None], state: np.ndarray, me: int) -> None:
 
 
 def _system_function(futex: bool) -> int:
-    """The address of the system's function by which idle workers sleep, 0 where there is none."""
+    """The address of the system's function by which idle workers sleep; on Windows, of a table of those by which they
+    sleep and wake."""
     if sys.platform == "win32":
-        return 0
+        return ctypes.addressof(_windows_functions())
     library = ctypes.CDLL(None)
-    return ctypes.cast(library.syscall if futex else library.nanosleep, ctypes.c_void_p).value or 0
+    return _address(library.syscall if futex else library.nanosleep)
+
+
+@cache
+def _windows_functions() -> ctypes.Array[ctypes.c_void_p]:
+    library = ctypes.CDLL("api-ms-win-core-synch-l1-2-0")
+    return (ctypes.c_void_p * 2)(_address(library.WaitOnAddress), _address(library.WakeByAddressAll))
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def _abandon_all() -> None:

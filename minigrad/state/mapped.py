@@ -2,12 +2,15 @@
 from __future__ import annotations
 
 import errno
+import glob
 import math
 import mmap
 import os
+import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -43,7 +46,7 @@ class MappedFile:
         file = Path(path)
         if file.stat().st_size == 0:
             raise FormatError(f"{file}: the file is empty; download it again")
-        with open(file, "rb") as opened:
+        with open(file, "rb", opener=renamable) as opened:
             pages = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
         return MappedFile(file, np.frombuffer(pages, np.uint8), pages)
 
@@ -61,6 +64,17 @@ class MappedFile:
         shape = shape_of(shape, self.path, what)
         part = self.part(offset, math.prod(shape) * dtype.itemsize, what)
         return np.require(part.view(dtype.np), requirements="A").reshape(shape)
+
+
+def renamable(path: str, flags: int) -> int:
+    """Opens a file, which others may rename meanwhile: Python's own way keeps them from it on Windows."""
+    if sys.platform != "win32":
+        return os.open(path, flags)
+    import _winapi
+    import msvcrt
+
+    access, share_all, exists, normal = 0xC0000000 if flags & os.O_RDWR else 0x80000000, 7, 3, 0x80
+    return msvcrt.open_osfhandle(_winapi.CreateFile(path, access, share_all, 0, exists, normal, 0), flags)
 
 
 def _read(stream: IO[bytes]) -> MappedFile:
@@ -108,11 +122,27 @@ def atomic_file(target: Path, durable: bool = False) -> Iterator[BinaryIO]:
             if durable:
                 out.flush()
                 os.fsync(out.fileno())
-        os.replace(temporary, target)
+        _take_name(temporary, target)
         if durable:
             _sync_folder(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _take_name(temporary: Path, target: Path) -> None:
+    """Gives a file the name of another one. Windows lets nobody take the name of a file that is mapped; but that may be
+    called something else, and goes with a later file of its name."""
+    try:
+        os.replace(temporary, target)
+    except PermissionError:
+        if sys.platform != "win32":
+            raise
+        os.rename(target, f"{target}.{time.time_ns()}.old")
+        os.replace(temporary, target)
+    if sys.platform == "win32":
+        for old in target.parent.glob(f"{glob.escape(target.name)}.*.old"):
+            with suppress(OSError):
+                old.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -210,12 +210,40 @@ def test_refusals(tmp_path: Path, call: Callable[[Tensor], Any], message: str) -
 # From C
 
 
-def compiled(folder: Path, source: Path, name: str) -> Path:
+def compiled(folder: Path, source: Path, name: str, *options: str) -> Path:
     """The program of a C file and an exported object."""
     path = folder / "main"
     subprocess.run(["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-Wno-error=cast-qual", "-O1", "-o", path, source,
-                    folder / f"{name}.o", "-I", folder, "-lm"], check=True)
+                    folder / f"{name}.o", "-I", folder, "-lm", *options], check=True)
     return path
+
+
+WINDOWS = """
+#include <stdlib.h>
+static int taken;
+static void *_aligned_malloc(size_t bytes, size_t alignment) { taken++; return aligned_alloc(alignment, bytes); }
+static void _aligned_free(void *memory) { taken -= memory != NULL; free(memory); }
+"""
+OPENS = """
+#include "program.h"
+int main(void) {
+    program one;
+    if (program_open(&one, "absent") != 1 || taken) return 1;
+    if (program_open(&one, "program.weights") || taken != 2) return 2;
+    program_close(&one);
+    return taken;
+}
+"""
+
+
+@needs_cc
+def test_memory_on_windows_is_taken_and_given_back_by_its_own_functions(tmp_path: Path) -> None:
+    w = Tensor(floats(5))
+    export(lambda x: x * w, Tensor(floats(5)), folder=tmp_path)
+    (tmp_path / "windows.h").write_text(WINDOWS)
+    (tmp_path / "main.c").write_text(OPENS)
+    main = compiled(tmp_path, tmp_path / "main.c", "program", "-D_WIN32", "-include", str(tmp_path / "windows.h"))
+    assert subprocess.run([main], cwd=tmp_path, check=False).returncode == 0
 
 
 @needs_cc

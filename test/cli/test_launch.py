@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from minigrad.cli import launch
 from minigrad.cli.command_line import main
 from minigrad.cli.one_rank import number_in, share_of
+
+FUTURE = "from __future__ import annotations\n"
 
 
 def test_cores_are_shared() -> None:
@@ -26,7 +29,12 @@ def test_mistakes(words: list[str], message: str, tmp_path: Path, capsys: pytest
     assert message in capsys.readouterr().err
 
 
-def test_one_process_needs_no_mpi(tmp_path: Path) -> None:
+@pytest.mark.parametrize("forks", [True, False])
+def test_one_process_needs_no_mpi(forks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not forks:
+        unforking = tmp_path / "one_rank.py"
+        unforking.write_text(f"import os\ndel os.fork\n{launch._ONE_RANK.read_text().replace(FUTURE, '')}")
+        monkeypatch.setattr(launch, "_ONE_RANK", unforking)
     script, out = tmp_path / "script.py", tmp_path / "out"
     script.write_text("import os, sys, pathlib\n"
                       "pathlib.Path(sys.argv[1]).write_text(os.environ['MINIGRAD_THREADS'] + ' ' + sys.argv[2])\n"

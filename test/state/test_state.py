@@ -31,6 +31,7 @@ from minigrad.state import (
     torch_load,
 )
 from minigrad.state.gguf_quants import KINDS
+from minigrad.state.mapped import atomic_file
 from minigrad.state.torch_save import torch_save
 
 random = np.random.default_rng(0)
@@ -332,6 +333,40 @@ def test_a_mapped_file_may_be_overwritten(tmp_path: Path, save: Any, load: Any) 
     assert loaded["a"].sum().item() == 199_990_000 and loaded["b"].sum().item() == 30_000
     save({"a": load(path)["a"] + 1, "b": loaded["b"] * 2}, path)  # over what it is made from
     assert load(path)["a"].tolist() == [2] and load(path)["b"].sum().item() == 60_000
+
+
+def test_windows_gives_nobody_the_name_of_a_mapped_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be called something else, and goes once nobody maps it any more."""
+    target, mapped, replace, unlink = tmp_path / "a[1].bin", set[int](), os.replace, Path.unlink
+
+    def replaced(old: Path, new: Path) -> None:
+        if new.exists() and new.stat().st_ino in mapped:
+            raise PermissionError(5, "Access denied")
+        replace(old, new)
+
+    def unlinked(path: Path, missing_ok: bool = False) -> None:
+        if path.exists() and path.stat().st_ino in mapped:
+            raise PermissionError(5, "Access denied")
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(os, "replace", replaced)
+    monkeypatch.setattr(Path, "unlink", unlinked)
+    monkeypatch.setattr(sys, "platform", "win32")
+    for k in range(3):
+        with atomic_file(target) as out:
+            out.write(bytes([k]))
+        mapped.add(target.stat().st_ino)
+    kept = sorted(p.read_bytes() for p in tmp_path.iterdir())
+    assert target.read_bytes() == b"\2" and kept == [b"\0", b"\1", b"\2"]
+    mapped.clear()
+    with atomic_file(target) as out:
+        out.write(b"last")
+    assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"last"]
+    monkeypatch.setattr(sys, "platform", "linux")
+    mapped.add(target.stat().st_ino)
+    with pytest.raises(PermissionError), atomic_file(target) as out:
+        out.write(b"none")
+    assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"last"]
 
 
 # PyTorch checkpoints

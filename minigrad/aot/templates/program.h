@@ -19,6 +19,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#ifdef _WIN32
+#include <malloc.h>
+#define @UPPER@_ALLOCATE(bytes) _aligned_malloc(bytes, 64)
+#define @UPPER@_FREE _aligned_free
+#else
+#define @UPPER@_ALLOCATE(bytes) aligned_alloc(64, bytes)
+#define @UPPER@_FREE free
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -48,8 +57,8 @@ int32_t @NAME@_run(@PARAMETERS@);
 
 /* Gives memory back that `open` took. */
 static inline void @NAME@_close(@NAME@ *program) {
-    free((void *)program->weights);
-    free(program->memory);
+    @UPPER@_FREE((void *)program->weights);
+    @UPPER@_FREE(program->memory);
     program->weights = NULL;
     program->memory = NULL;
 }
@@ -60,8 +69,8 @@ static inline int @NAME@_open(@NAME@ *program, const char *path) {
     const size_t bytes = ((size_t)@UPPER@_WEIGHTS_BYTES + 64) / 64 * 64;
     FILE *file = fopen(path, "rb");
     size_t got;
-    program->weights = aligned_alloc(64, bytes);
-    program->memory = aligned_alloc(64, (size_t)@UPPER@_MEMORY_BYTES);
+    program->weights = @UPPER@_ALLOCATE(bytes);
+    program->memory = @UPPER@_ALLOCATE((size_t)@UPPER@_MEMORY_BYTES);
     if (!file || !program->weights || !program->memory) {
         int failure = file ? 2 : 1;
         if (file) fclose(file);

@@ -18,7 +18,7 @@
   ptr,         ; 4  the current command
   i64,         ; 5  threads: workers including the caller
   i64,         ; 6  spin: pauses before sleeping
-  ptr,         ; 7  libc's `syscall` on Linux, `nanosleep` elsewhere
+  ptr,         ; 7  libc's `syscall` on Linux, two functions of Windows, `nanosleep` elsewhere
   i32,         ; 8  stop, set once: the workers return
   i32,         ; 9  apart: 1 + the processor that the workers keep off, 0 for none
   [88 x i8],
