@@ -31,6 +31,8 @@ for path in sorted(package.rglob("*.py")):
     first, *others = path.relative_to(package).with_suffix("").parts
     if first not in ("__main__", "onnx", "torch_compile") and "templates" not in others:
         importlib.import_module(".".join(["minigrad", first, *others]).removesuffix(".__init__"))
+from minigrad.runtime.own_files import is_own, problem_of
+assert is_own("/") and problem_of("/nowhere") is None is problem_of("/tmp")
 x = np.arange(12, dtype=np.float32).reshape(3, 4)
 for device in DEVICES:
     y = minigrad.Tensor(x, device=device)

@@ -50,6 +50,8 @@ def is_own(folder: str | Path) -> bool:
 
 def problem_of(folder: str) -> str | None:
     """A sentence that says why a folder is not used; None where it is."""
+    if not _has_owners:
+        return None
     try:
         way = [*_on_the_way(os.path.abspath(folder))]
         for k, path in enumerate(way, 1):
