@@ -26,7 +26,7 @@ from minigrad.runtime.cpu_level import processor
 from minigrad.runtime.llvm_batch import Batch
 from minigrad.runtime.llvm_emit import Emitter, Refused, Source
 from minigrad.runtime.llvm_thread import uninterrupted
-from minigrad.runtime.object_symbols import foreign_symbols
+from minigrad.runtime.object_symbols import foreign_symbols, processor_of
 
 # Part of every key: raise it when the passes of `Emitter` change.
 PIPELINE = "sroa,instcombine,simplifycfg;O2;3"
@@ -228,7 +228,11 @@ class Jit:
                 words = done.stderr.decode(errors="replace")
                 raise CompileError(f"[load] {link.name}: clang says {words}", link.source)
             with open(path, "rb") as file:
-                return file.read()
+                code = file.read()
+        if processor_of(code) != processor_of(self._emitter.finish(self._emitter.parse(""))):
+            raise CompileError(f"[load] expected {clang} to compile for {self.triple}, got code for another processor",
+                               link.source)
+        return code
 
     def _load(self, name: str, code: bytes) -> None:
         self._engine.add_object_file(self.llvm.ObjectFileRef.from_data(code))

@@ -30,6 +30,11 @@ def undefined_symbols(code: bytes) -> frozenset[str]:
     raise InternalError(f"[load] expected an object in ELF, COFF or Mach-O, got one that begins with {code[:8]!r}")
 
 
+def processor_of(code: bytes) -> bytes:
+    """The number by which an object's format names the processor that it is for."""
+    return code[18:20] if code[:4] == b"\x7fELF" else code[4:8] if code[:4] == b"\xcf\xfa\xed\xfe" else code[:2]
+
+
 def _elf(code: bytes, order: str) -> Iterator[str]:
     section_table, = struct.unpack_from(f"{order}Q", code, 40)
     entry_size, count = struct.unpack_from(f"{order}HH", code, 58)
