@@ -92,12 +92,15 @@ class OpenclProgram:
             body = ["  if (get_global_id(0) < extent) {", *body, "  }"]
         parameters, text = f"({', '.join(self.parameters())})", "\n".join([*lines, *body, "}", ""])
         name = f"{f.name}_{sha256((parameters + text).encode()).hexdigest()[:8]}"
-        group = f"__attribute__((reqd_work_group_size({self.group}, 1, 1)))\n" if self.group else ""
+        attributes = [f"reqd_work_group_size({self.group}, 1, 1)"] if self.group else []
+        if self.control.widest > 1:  # a driver that makes vectors of work-items need not try (Intel's)
+            attributes.append(f"vec_type_hint(float{self.control.widest})")
+        before = f"__attribute__(({', '.join(attributes)}))\n" if attributes else ""
         texts = [HELPERS[name] for name in sorted(self.language.helpers)]
         texts += self.language.functions
         texts += map(self.in_own_space, self.control.functions.values())
         helpers = [text + "\n" for text in texts]  # paragraphs: once in a build
-        return name, "\n".join([*head, *helpers, f"{group}__kernel void {name}{parameters}", text])
+        return name, "\n".join([*head, *helpers, f"{before}__kernel void {name}{parameters}", text])
 
     @property
     def group(self) -> int:
@@ -135,10 +138,10 @@ class OpenclProgram:
 
 
 class OpenclControl(Control):
-    """Control structures. `functions`: texts of microkernels by name."""
+    """Control structures. `functions`: texts of microkernels by name; `widest`: lanes of the widest vectors."""
 
     def __init__(self, out: Emitter, language: OpenclLanguage):
-        self.out, self.language = out, language
+        self.out, self.language, self.widest = out, language, 1
         self.functions: dict[str, str] = {}
 
     def vector_body(self, s: Loop) -> None:
@@ -146,7 +149,9 @@ class OpenclControl(Control):
         self.language.parts = -(-whole // 16)
         for out.first_lane in range(0, whole, 16):
             real_width = min(16, whole - out.first_lane)
-            out.set_width(1 << (real_width - 1).bit_length(), real_width)
+            width = 1 << (real_width - 1).bit_length()
+            self.widest = max(self.widest, width)
+            out.set_width(width, real_width)
             out.memo = {}
             block(out, s.body)
         out.first_lane = 0

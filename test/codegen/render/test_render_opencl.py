@@ -43,7 +43,8 @@ def kernels(info: DeviceInfo) -> dict[str, Any]:
     if NARROW_CODE in info.quirks:
         programs = {name: p for name, p in programs.items() if not re.search(OF_64_BYTES, p.source)}
     with config(disk_cache=False):
-        return dict(zip(programs, Builder(info, context(info)[0]).kernels(list(programs.values())), strict=True))
+        kernels = Builder(info, context(info)[0]).kernels(programs.values())
+        return {name: kernels[p] for name, p in programs.items()}
 
 
 def run(case: Case, info: DeviceInfo) -> dict[str, np.ndarray]:
@@ -116,6 +117,16 @@ def test_long_literals_are_64_bits():
     source = source_of("func f(in x: i64[8], out y: i64[8])\n  for i in 0..8 parallel:\n"
                        "    y[i] = x[i] + 5000000000:i64\n")
     assert "5000000000L" in source and "LL" not in source
+
+
+@pytest.mark.parametrize("lanes, hint", [(1, ""), (2, "float2"), (3, "float4"), (8, "float8"), (16, "float16"),
+                                         (20, "float16")])
+def test_kernels_of_vectors_say_so(lanes, hint):
+    """Compilers that make vectors of work-items take twice as long where they try."""
+    source = source_of(f"func f(in x: f32[{8 * lanes}], out y: f32[{8 * lanes}])\n  for i in 0..8 parallel:\n"
+                       f"    for l in 0..{lanes} {'vector' if hint else 'serial'}:\n"
+                       f"      y[{lanes} * i + l] = x[{lanes} * i + l] + 1.0\n")
+    assert re.findall(r"vec_type_hint\((\w+)\)", source) == ([hint] if hint else [])
 
 
 FOUR_BITS = """func f(in x: u32[64], out y: f32[64])
