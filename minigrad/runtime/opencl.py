@@ -4,7 +4,7 @@ from __future__ import annotations
 import atexit
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -230,15 +230,18 @@ class OpenCL(Device):
     def load(self, programs: Iterable[Program]) -> list[Executable]:
         """Compiles (or fetches from the caches) each program; raises CompileError with the driver's words."""
         _check_process(self.name)
-        programs = list(programs)
-        for program in programs:
-            if program.language != "opencl":
-                raise DeviceError(f"[load] expected a program in opencl for {self.name}, got {program.language}")
+        wanted: list[Program] = []
+        def new() -> Iterator[Program]:
+            for p in programs:
+                if p.language != "opencl":
+                    raise DeviceError(f"[load] expected a program in opencl for {self.name}, got {p.language}")
+                wanted.append(p)
+                if p not in self._executables:
+                    yield p
+
         with self._lock:
-            missing = [p for p in dict.fromkeys(programs) if p not in self._executables]
-            for program, kernel in zip(missing, self._builder.kernels(missing), strict=True):
-                self._executables[program] = Executable(program, kernel)
-            return [self._executables[p] for p in programs]
+            self._executables.update({p: Executable(p, k) for p, k in self._builder.kernels(new()).items()})
+            return [self._executables[p] for p in wanted]
 
     def launch(self, launches: list[Launch]) -> None:
         """Queues the launches in order, a table row by row; returns without waiting."""
@@ -269,7 +272,7 @@ class OpenCL(Device):
 
     def chain_kernels(self, program: Program, count: int) -> list[Any]:
         """`count` kernel objects of a chain's program. Raises CompileError."""
-        kernel = self._builder.kernels([program])[0]
+        kernel = self._builder.kernels([program])[program]
         return [kernel, *[self._cl.Kernel(kernel.program, program.name) for _ in range(count - 1)]]
 
     def run(self, kept: KeptLaunches, stores: Sequence[Store] = ()) -> None:

@@ -1,19 +1,24 @@
 """OpenCL programs: sources joined into few builds, kept in memory and on disk.
 
 A driver parses its built-in headers for every build (150 ms on PoCL, 1.2 s for the first), so the sources of one `load`
-are joined: 30 kernels cost 230 ms. A joined source is stored with its binary; each kernel's own entry names the join it
-is in, so that another process, loading another selection of kernels, finds the same builds again.
+are joined: 30 kernels cost 230 ms. A join that is long enough is built by another thread while further programs are
+being made. It is stored with its binary; each kernel's own entry names the join it is in, so that another process,
+loading another selection of kernels, finds the same builds again.
 """
 from __future__ import annotations
 
 import os
 import re
 import warnings
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
+from minigrad.config import current
 from minigrad.dtype import BY_SHORT
 from minigrad.errors import CompileError, InternalError
 from minigrad.runtime import disk_cache
@@ -22,6 +27,9 @@ from minigrad.runtime.opencl_devices import DeviceInfo
 from minigrad.runtime.opencl_quirks import COMPILES_LATE, OWN_CACHE
 
 KERNELS_PER_BUILD = 64
+CHARS_PER_BUILD = 100_000
+"""Characters of source in a build where a driver compiles while it builds: half a second of Intel's compiler, with
+which several builds at once are busy for about as long as each other."""
 
 
 class Builder:
@@ -36,19 +44,49 @@ class Builder:
         """Programs that the driver has not compiled yet, each with the source of its build: until their first launch,
         where drivers wait for that."""
 
-    def kernels(self, programs: list[Program]) -> list[Any]:
+    def kernels(self, programs: Iterable[Program]) -> dict[Program, Any]:
         """A new cl.Kernel for each program, from memory, disk or the compiler. Raises CompileError."""
         found: dict[Program, Any] = {}
-        missing: list[Program] = []
-        for p in dict.fromkeys(programs):
-            kernel = self._stored(p)
-            if kernel is None:
-                missing.append(p)
-            else:
-                found[p] = kernel
-        for group in _groups(missing):
-            found.update(self._compile(group))
-        return [found[p] for p in programs]
+        begun: list[tuple[list[Program], str, Future]] = []
+        rest: list[list[Program]] = []
+        with _quiet(), ExitStack() as stack:
+            pool = ThreadPoolExecutor(current().threads) if current().threads > 1 else None
+            if pool is not None:
+                stack.callback(pool.shutdown, cancel_futures=True)
+            for group, whole in self._missing(programs, found):
+                if pool is not None and whole:
+                    source = join_sources([p.source for p in group])
+                    begun.append((group, source, pool.submit(self._from_source, source)))
+                else:
+                    rest.append(group)
+            for group in rest:
+                found.update(self._compile(group))
+            for group, source, build in begun:
+                found.update(self._kept(group, source, build.result()))
+        return found
+
+    def _missing(self, programs: Iterable[Program],
+                 found: dict[Program, Any]) -> Iterator[tuple[list[Program], bool]]:
+        """Programs to compile in one build, of distinct names, with True where they are enough for one. Fills in
+        `found`: all that are asked for, with the kernels that memory or the disk has."""
+        late = COMPILES_LATE in self._info.quirks
+        groups: list[dict[str, Program]] = []
+        for p in programs:
+            if p in found:
+                continue
+            found[p] = self._stored(p)
+            if found[p] is not None:
+                continue
+            group = next((g for g in groups if p.name not in g), None)
+            if group is None:
+                groups.append(group := {})
+            group[p.name] = p
+            chars = 0 if late else sum([len(one.source) for one in group.values()])
+            if len(group) == KERNELS_PER_BUILD or chars > CHARS_PER_BUILD:
+                groups.remove(group)
+                yield list(group.values()), True
+        for group in groups:
+            yield list(group.values()), False
 
     def _key(self, text: str) -> str:
         return sha256(f"{self._identity}\n{text}".encode()).hexdigest()
@@ -75,7 +113,10 @@ class Builder:
     def _compile(self, programs: list[Program]) -> dict[Program, Any]:
         """Builds the joined sources; where that fails, each alone, so that the error names its own source."""
         source = join_sources([p.source for p in programs])
-        build = self._from_source(source)
+        return self._kept(programs, source, self._from_source(source))
+
+    def _kept(self, programs: list[Program], source: str, build: Any) -> dict[Program, Any]:
+        """The kernels of a build, which memory and disk have from now on."""
         if build is None and len(programs) > 1:
             return {p: k for single in programs for p, k in self._compile([single]).items()}
         if build is None:
@@ -116,7 +157,7 @@ class Builder:
     def _from_source(self, source: str) -> Any:
         import pyopencl as cl
         try:
-            return build_quietly(cl.Program(self._context, source), self.options_of(source))
+            return _built(cl.Program(self._context, source), self.options_of(source))
         except cl.Error:
             return None
 
@@ -146,31 +187,25 @@ def join_sources(sources: list[str]) -> str:
 
 def build_quietly(program: Any, options: list[str]) -> Any:
     """Builds a cl.Program past pyopencl's own cache and without its warnings. Raises cl.Error with the driver's log."""
+    with _quiet():
+        return _built(program, options)
+
+
+def _quiet() -> AbstractContextManager:
+    """Without pyopencl's warnings of what compilers say, in all threads: only one may leave it."""
     import pyopencl as cl
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return program.build(options, cache_dir=False)
-        except cl.Error as e:
-            saved = re.search(r"\(source saved as (\S+)\)", str(e))
-            if saved:
-                os.unlink(saved[1])
-            raise
+    return warnings.catch_warnings(action="ignore", category=cl.CompilerWarning)
 
 
-def _groups(programs: list[Program]) -> list[list[Program]]:
-    """Programs to build together: distinct names, at most KERNELS_PER_BUILD."""
-    groups: list[list[Program]] = []
-    names: list[set[str]] = []
-    for p in programs:
-        at = next((i for i, g in enumerate(groups) if p.name not in names[i] and len(g) < KERNELS_PER_BUILD), None)
-        if at is None:
-            at = len(groups)
-            groups.append([])
-            names.append(set())
-        groups[at].append(p)
-        names[at].add(p.name)
-    return groups
+def _built(program: Any, options: list[str]) -> Any:
+    import pyopencl as cl
+    try:
+        return program.build(options, cache_dir=False)
+    except cl.Error as e:
+        saved = re.search(r"\(source saved as (\S+)\)", str(e))
+        if saved:
+            os.unlink(saved[1])
+        raise
 
 
 def scalar_type(short: str) -> Any:

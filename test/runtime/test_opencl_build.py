@@ -4,6 +4,8 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from threading import get_ident
+from time import sleep
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from conftest import drivers, each_driver
 from support.opencl_device import SCALE, read
 from support.paths import ROOT, TESTS
 
-from minigrad.config import config
+from minigrad.config import config, current
 from minigrad.errors import CompileError, DeviceError
 from minigrad.program import Program
 from minigrad.runtime import disk_cache, opencl_build
@@ -41,8 +43,8 @@ def test_sources_that_the_driver_refuses(device):
 
 def test_programs_with_shared_helpers_build_together(device, monkeypatch):
     builds = []
-    original = opencl_build.build_quietly
-    monkeypatch.setattr(opencl_build, "build_quietly", lambda *a: builds.append(1) or original(*a))
+    original = opencl_build._built
+    monkeypatch.setattr(opencl_build, "_built", lambda *a: builds.append(1) or original(*a))
     helper = "inline float twice_(float x)\n{\n  return 2 * x;\n}\n\n"
     programs = [Program(f"shared_{i}", "opencl", helper + f"__kernel void shared_{i}(__global float *p, long o, "
                         f"long extent)\n{{ if (get_global_id(0) < extent) p[o] = twice_({i}); }}", ("buffer:4",))
@@ -58,6 +60,43 @@ def test_programs_with_shared_helpers_build_together(device, monkeypatch):
         again, other = device.load([programs[0], same_name])
         device.launch([Launch(other, (y,), 1)])
     assert again is loaded[0] and other is not again
+
+
+def numbered(stem: str, count: int) -> list[Program]:
+    return [Program(f"{stem}_{i}", "opencl", f"__kernel void {stem}_{i}(__global float *p, long o, long extent)\n"
+                    f"{{ if (get_global_id(0) < extent) p[o] = {i}; }}", ("buffer:4",)) for i in range(count)]
+
+
+def test_long_joins_are_built_by_threads_while_programs_are_made(device, monkeypatch):
+    """Whether builds are cut by characters or by kernels, in one thread or several."""
+    monkeypatch.setattr(opencl_build, "CHARS_PER_BUILD", 150)
+    monkeypatch.setattr(opencl_build, "KERNELS_PER_BUILD", 2)
+    builders, original = [], opencl_build._built
+    monkeypatch.setattr(opencl_build, "_built", lambda *a: builders.append(get_ident()) or original(*a))
+
+    def made(programs):
+        yield from programs
+        while not builders and current().threads > 1:  # a build has begun before all programs were made
+            sleep(0.001)
+
+    y = device.alloc(4)
+    for threads in (1, 2):
+        builders.clear()
+        with config(disk_cache=False, threads=threads):
+            loaded = device.load(made(numbered(f"beside{threads}", 7)))
+        assert len(builders) == 4 and (set(builders) == {get_ident()}) == (threads == 1)
+        for i, executable in enumerate(loaded):
+            device.launch([Launch(executable, (y,), 1)])
+            assert read(y, np.float32, 1) == i
+
+
+def test_a_source_that_is_refused_in_a_thread_is_named(device, monkeypatch):
+    monkeypatch.setattr(opencl_build, "KERNELS_PER_BUILD", 2)
+    programs = numbered("refused", 5)
+    programs[2] = replace(programs[2], source=programs[2].source.replace("extent)\n{", "extent)\n{ not_declared();"))
+    with config(disk_cache=False, threads=2), pytest.raises(CompileError, match="refused kernel refused_2") as caught:
+        device.load(programs)
+    assert caught.value.source == programs[2].source
 
 
 def test_equal_paragraphs_are_kept_once():
