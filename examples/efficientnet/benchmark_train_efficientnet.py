@@ -8,24 +8,30 @@ A line per run:
   realize  scheduling, compiling, enqueueing
   CL       waiting for the device
   GFLOPS   counted operations over run
+With --shootout, the first and the last of them for each of several drivers or compilers, side by side (shootout.py).
 """
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TextIO
 
 import numpy as np
 
 if __spec__ is None:  # run as a script: examples and minigrad are found from the repository's root
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     from examples.efficientnet.model import EfficientNet
+    from examples.efficientnet.shootout import LIMIT_S, entries_of, shootout, table
 else:  # from the repository, or installed as minigrad_examples
     from .model import EfficientNet
+    from .shootout import LIMIT_S, entries_of, shootout, table
 
 import minigrad
 from minigrad import Tensor
@@ -36,6 +42,7 @@ from minigrad.handles import count as live_tensors
 from minigrad.nn.optim import SGD, Adam
 from minigrad.nn.state import get_parameters
 from minigrad.report.occupancy import occupancy
+from minigrad.runtime.registry import get_device
 
 SETTINGS = {
     "NUM": (2, "which B, 0-7"),
@@ -78,6 +85,15 @@ class Run:
             f"{self.counted.flops * 1e-9 / self.run_s:9.2f} GFLOPS"
         )
 
+    def row(self) -> dict[str, Any]:
+        """The object that `--json` writes; times are in seconds."""
+        counted = self.counted
+        return {"line": str(self), "copy_s": self.copy_s, "run_s": self.run_s, "build_s": self.build_s,
+                "realize_s": self.realize_s, "wait_s": self.wait_s, "loss": self.loss, "tensors": self.tensors,
+                "bytes_used": self.bytes_used, "gflops": counted.flops * 1e-9 / self.run_s,
+                "schedule_s": counted.schedule_s + counted.lower_s, "render_s": counted.render_s,
+                "compile_s": counted.compile_s, "launches": counted.launches, "programs": counted.programs}
+
 
 def parse_settings(arguments: list[str]) -> argparse.Namespace:
     """The settings from flags, else the environment, else the defaults. Raises ConfigError for a bad value."""
@@ -88,6 +104,13 @@ def parse_settings(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--device", help="CPU, CL, CL:<name>, NUMPY (default: MINIGRAD_DEVICE, else CPU)")
     parser.add_argument("--occupancy", metavar="GPU", help="compile the kernels of a step for gfx1031, gfx1100, ... "
                         "and print how many waves a SIMD (NVIDIA: a multiprocessor) holds of each; nothing is run")
+    parser.add_argument("--shootout", metavar="DEVICE,...", help="compare drivers: each in a process of its own, with "
+                        "empty caches and the environment in brackets, CL:rusticl[AMD_DEBUG=cs,useaco]; AMD:... and "
+                        "NV:... are compiled for and not run")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="SECONDS",
+                        help=f"with --shootout: how long each may take (default {LIMIT_S})")
+    parser.add_argument("--json", metavar="FILE", help="write rows as JSON lines, too; - writes them to stdout and "
+                        "everything else to stderr")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     settings = parser.parse_args(arguments)
     for name, (default, meaning) in SETTINGS.items():
@@ -101,6 +124,8 @@ def parse_settings(arguments: list[str]) -> argparse.Namespace:
             raise ConfigError(f"{name}: expected {'0 or 1' if name in SWITCHES else f'at least {lowest}'} ({meaning}), "
                               f"got {text}")
         setattr(settings, name, value)
+    if settings.shootout is not None and (settings.device or settings.occupancy):
+        raise ConfigError("[shootout] expected all devices in --shootout, got --device or --occupancy beside it")
     return settings
 
 
@@ -180,11 +205,41 @@ def main() -> int:
     return finish("benchmark_train_efficientnet", "--debug" in sys.argv, lambda: run(parse_settings(sys.argv[1:])))
 
 
+class Output:
+    """Lines for a reader, and rows for programs where they are asked for."""
+
+    def __init__(self, lines: TextIO, rows: TextIO | None):
+        self.lines, self.rows = lines, rows
+
+    def say(self, text: str) -> None:
+        print(text, file=self.lines, flush=True)
+
+    def row(self, row: dict[str, Any]) -> None:
+        if self.rows is not None:
+            print(json.dumps(row), file=self.rows, flush=True)
+
+
 def run(settings: argparse.Namespace) -> None:
-    (inspect if settings.occupancy else train)(settings)
+    """Does what the settings ask for."""
+    with ExitStack() as stack:
+        to_stdout = settings.json == "-"
+        rows = None if settings.json is None else sys.stdout if to_stdout else stack.enter_context(
+            open(settings.json, "w", encoding="utf-8"))
+        out = Output(sys.stderr if to_stdout else sys.stdout, rows)
+        (inspect if settings.occupancy else train if settings.shootout is None else compare)(settings, out)
 
 
-def inspect(settings: argparse.Namespace) -> None:
+def compare(settings: argparse.Namespace, out: Output) -> None:
+    """Several drivers, one after the other, and their figures side by side."""
+    out.say(f"NUM:{settings.NUM} BS:{settings.BS} CNT:{settings.CNT}")
+    given = {name: getattr(settings, name) for name in SETTINGS}
+    outcomes = shootout(entries_of(settings.shootout), given, settings.limit, out.say)
+    for outcome in outcomes:
+        out.row(outcome.row())
+    out.say("\n".join(["", *table(outcomes)]))
+
+
+def inspect(settings: argparse.Namespace, out: Output) -> None:
     """The histogram of Max Waves over the kernels of a step, and what they take."""
     def prepare() -> Callable[[], None]:
         trainer = Trainer(settings)
@@ -200,25 +255,31 @@ def inspect(settings: argparse.Namespace) -> None:
     family = "NV" if settings.occupancy.startswith("sm_") else "AMD"
     found = occupancy(f"{family}:{settings.occupancy}", prepare)
     used = [k.resources for k, _ in found.kernels if k.resources is not None]
-    print(f"{found.device}: {len(found.kernels)} kernels, {sum(n for _, n in found.kernels)} launches")
-    print("\n".join(found.histogram()))
-    if not used:
-        return
-    print(f"{sum(r.spills > 0 for r in used)} kernels spill, {sum(r.local > 0 for r in used)} use local memory; "
-          f"at most {max(r.vgprs for r in used)} vector registers")
+    about = f"{found.device}: {len(found.kernels)} kernels, {sum(n for _, n in found.kernels)} launches"
+    out.row({"about": about.partition(": ")[2]})
+    out.row({"max_waves": found.waves, "max_waves_unknown": found.missing, "programs": len(found.kernels),
+             "compile_s": found.compile_s})
+    out.say("\n".join([about, *found.histogram()]))
+    if used:
+        out.say(f"{sum(r.spills > 0 for r in used)} kernels spill, {sum(r.local > 0 for r in used)} use local memory; "
+                f"at most {max(r.vgprs for r in used)} vector registers")
 
 
-def train(settings: argparse.Namespace) -> None:
+def train(settings: argparse.Namespace, out: Output) -> None:
     """The runs, a line each, then the first and the last one compared."""
-    print(f"NUM:{settings.NUM} BS:{settings.BS} CNT:{settings.CNT}")
+    out.say(f"NUM:{settings.NUM} BS:{settings.BS} CNT:{settings.CNT}")
     runs = []
-    with minigrad.config(**({"device": settings.device} if settings.device else {})):
+    with minigrad.config(**({"device": settings.device} if settings.device else {})) as config:
+        device = get_device(config.device)
+        info = getattr(device, "info", None)
+        out.row({"about": f"{info.name}, {info.platform} {info.driver}" if info else device.target.cpu})
         trainer = Trainer(settings)
         with Tensor.train(bool(settings.TRAINING)):
             for run in range(settings.CNT):
                 runs.append(trainer.step(run))
-                print(runs[-1], flush=True)
-    print(summary(runs[0], runs[-1]))
+                out.say(str(runs[-1]))
+                out.row(runs[-1].row())
+    out.say(summary(runs[0], runs[-1]))
 
 
 if __name__ == "__main__":

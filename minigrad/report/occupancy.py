@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter
 
 from minigrad.codegen.ir.nodes import Function
 from minigrad.config import config
@@ -16,18 +17,28 @@ from minigrad.runtime.registry import get_device
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Each distinct kernel with what its compiler made of it and how often it is launched."""
+    """Each distinct kernel with what its compiler made of it, in `compile_s` seconds for all, and how often it is
+    launched."""
 
     device: str
     kernels: tuple[tuple[Inspected, int], ...]
+    compile_s: float
+
+    @property
+    def waves(self) -> dict[int, int]:
+        """The number of kernels of which a SIMD (AMD) or a multiprocessor (NVIDIA) can hold so many waves, most waves
+        first."""
+        return dict(sorted(Counter(k.waves for k, _ in self.kernels if k.waves is not None).items(), reverse=True))
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """The number of kernels of which that is not known, by the reason."""
+        return dict(Counter(k.missing for k, _ in self.kernels if k.waves is None))
 
     def histogram(self) -> list[str]:
-        """Lines such as '    126 Max Waves: 16', the number of kernels of which a SIMD (AMD) or a multiprocessor
-        (NVIDIA) can hold so many waves, most first; then the number of kernels of which that is not known, and why."""
-        counts = Counter(k.waves for k, _ in self.kernels if k.waves is not None)
-        missing = Counter(k.missing for k, _ in self.kernels if k.waves is None)
-        return [f"{n:7d} Max Waves: {waves}" for waves, n in sorted(counts.items(), reverse=True)] + [
-            f"{n:7d} Max Waves: not known, {reason}" for reason, n in missing.items()]
+        """Lines such as '    126 Max Waves: 16', then those of which it is not known."""
+        return [f"{n:7d} Max Waves: {waves}" for waves, n in self.waves.items()] + [
+            f"{n:7d} Max Waves: not known, {reason}" for reason, n in self.missing.items()]
 
 
 def occupancy(device: str, prepare: Callable[[], Callable[[], object]]) -> Occupancy:
@@ -48,5 +59,7 @@ def occupancy(device: str, prepare: Callable[[], Callable[[], object]]) -> Occup
                 if item.function is not None:  # plans of a dry run have it
                     launches[item.function] += 1
         dry.forget()
-    compiled = opened.load([render(f, opened.target) for f in launches])
-    return Occupancy(opened.name, tuple(zip(compiled, launches.values(), strict=True)))
+    programs = [render(f, opened.target) for f in launches]
+    start = perf_counter()
+    compiled = opened.load(programs)
+    return Occupancy(opened.name, tuple(zip(compiled, launches.values(), strict=True)), perf_counter() - start)

@@ -72,6 +72,9 @@ QUIRKS = (
           "without AVX-512: wider conversions of integers end the process (PoCL 3.1 with LLVM 14 on a Zen 4)"),
 )
 
+CACHE_VARIABLES = ("POCL_CACHE_DIR", "MESA_SHADER_CACHE_DIR", "CUDA_CACHE_PATH", "AMD_COMGR_CACHE_DIR", "NEO_CACHE_DIR")
+"""Variables by which drivers are told the folder of their caches, where a start without any is to be measured."""
+
 SHORT_NAMES = {"portable computing language": "pocl"}
 """Words for platforms whose names do not begin with one."""
 
