@@ -1,6 +1,9 @@
 """One device, for a report: copies, products, launches, a conversation, EfficientNet, compile times.
 
     python -m bench device --device CL:... --json rows.jsonl
+
+Each part is a process of its own, which is stopped where it takes more than its share of `--budget`: a slow driver, or
+one that hangs or ends its process, costs that part alone.
 """
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,14 +24,20 @@ from bench.efficientnet_step import classifier, quick_or_b0, trainer
 from bench.options import Bench
 from bench.report import OURS, Work
 from bench.timing import Side
+from examples.efficientnet.shootout import ended, signal_name
 from minigrad import Tensor, config, jit
 from minigrad.cli.device_check import LAUNCHES, launch_us
+from minigrad.runtime.opencl_quirks import CACHE_VARIABLES
 from minigrad.runtime.registry import canonical, get_device
 
 PEERS: list[str] = []
+ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("copy", "triad", "matmul", "matvec", "launch", "infer", "train", "chat", "compile")
 COPY, PRODUCT, ROWS = 64 << 20, 1024, 4096
 DTYPES = ("float32", "float16")
+BUDGET_S = 900
+ROW_S = 10
+"""Seconds after which a row has enough samples, however few."""
 
 CHILD = """
 import json, sys, time
@@ -47,18 +57,55 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART",
                         help=f"among {', '.join(PARTS)} (default: all)")
     parser.add_argument("--model", type=Path, help="for chat (default: SmolLM2-135M-Instruct, fetched once)")
+    parser.add_argument("--budget", type=float, default=BUDGET_S, metavar="SECONDS",
+                        help=f"for all parts (default {BUDGET_S}); 0: all in this process, however long")
 
 
 def run(bench: Bench) -> None:
     name = canonical(bench.options.device or config.current().device)
-    with config(device=name):
-        info = getattr(get_device(name), "info", None)
-        bench.report.say(f"device {name}" + (f": {info.name}, {info.platform} {info.driver}" if info else ""))
-        for part in bench.options.parts:
-            MEASURES[part](bench)
-    bench.report.say("")
-    for line in table(bench.report.rows):
+    if bench.options.budget > 0 and not bench.quick:
+        _in_turn(bench, name)
+    else:
+        with config(device=name):
+            for part in bench.options.parts:
+                MEASURES[part](bench)
+            if bench.options.budget < 0:
+                return
+    info = getattr(get_device(name), "info", None)
+    about = f"device {name}" + (f": {info.name}, {info.platform} {info.driver}" if info else "")
+    for line in ("", about, "", *table(bench.report.rows)):
         bench.report.say(line)
+
+
+def _in_turn(bench: Bench, device: str) -> None:
+    """Each part in a process of its own, which has as long as is left for each of those to come."""
+    options, end = bench.options, time.monotonic() + bench.options.budget
+    words = ["--device", device, "--threads", str(options.threads), "--budget", "-1"]
+    for name in ("rounds", "only", "model"):
+        if getattr(options, name) is not None:
+            words += [f"--{name}", str(getattr(options, name))]
+    if options.against is not None:
+        words += ["--against", ",".join(options.against) or "none"]
+    words += ["--cpu-time"] if options.cpu_time else []
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *[p for p in sys.path if p]])}
+    for k, part in enumerate(options.parts):
+        share = (end - time.monotonic()) / (len(options.parts) - k)
+        with tempfile.TemporaryDirectory() as folder:
+            rows, said = Path(folder) / "rows.jsonl", Path(folder) / "said.txt"
+            rows.touch()
+            command = [sys.executable, "-m", "bench", "device", *words, "--parts", part, "--json", str(rows)]
+            with said.open("wb") as out:
+                code = ended(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=out,
+                                              stderr=out, start_new_session=True), share)
+            for row in rows.read_text(encoding="utf-8").splitlines():
+                bench.report.record(json.loads(row))
+            lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
+        for line in lines if code in (0, None) else lines[-1:]:
+            bench.report.say(line)
+        if code is None:
+            bench.report.say(f"{part}: stopped after {share:.3g} s")
+        elif code:
+            bench.report.say(f"{part}: {f'ended by {signal_name(-code)}' if code < 0 else 'failed'}")
 
 
 def table(rows: list[dict]) -> list[str]:
@@ -73,7 +120,7 @@ def table(rows: list[dict]) -> list[str]:
 
 def _measure(bench: Bench, work: Work, run: Callable[[], object]) -> None:
     if bench.wants(work):
-        bench.measure(work, [Side(OURS, "jit", run)])
+        bench.measure(work, [Side(OURS, "jit", run)], schedule=bench.schedule._replace(most_s=ROW_S))
 
 
 def _captured(function: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], None]:
@@ -158,10 +205,9 @@ def _compile(bench: Bench) -> None:
     """The first inference of a process with nothing in any cache, then of the next process."""
     size, words = (16, "quick") if bench.quick else (224, "b0")
     with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {"MINIGRAD_CACHE": folder, "MINIGRAD_DISK_CACHE": "1",
-                                    "POCL_CACHE_DIR": f"{folder}/pocl", "MESA_SHADER_CACHE_DIR": f"{folder}/mesa",
-                                    "MINIGRAD_DEVICE": config.current().device,
-                                    "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+        environment = os.environ | {name: f"{folder}/{name.lower()}" for name in CACHE_VARIABLES} | {
+            "MINIGRAD_CACHE": folder, "MINIGRAD_DISK_CACHE": "1", "MINIGRAD_DEVICE": config.current().device,
+            "PYTHONPATH": str(ROOT)}
         for which in ("cold", "warm"):
             done = subprocess.run([sys.executable, "-c", CHILD, str(size), words], env=environment,
                                   capture_output=True, text=True)

@@ -89,7 +89,7 @@ class Report:
         side = Side(OURS, "host", lambda: None, seconds=seconds, first_s=seconds[0])
         timing.between_turns()
         row = self._row(Work(name, "host"), side) | details
-        self._record(row)
+        self.record(row)
         self.say(f"{name:<58} {min(seconds) / unit_s:10.3f} {unit}  median {statistics.median(seconds) / unit_s:10.3f}")
 
     def finish(self) -> None:
@@ -102,7 +102,7 @@ class Report:
             ratios = self.ratios.get((group, variant)) if peer == OURS else None
             if ratios:
                 row |= self._summary(group, variant, ratios)
-            self._record(row)
+            self.record(row)
 
     def _summary(self, group: str, variant: str, ratios: list[tuple[float, float]]) -> dict[str, Any]:
         best, median = _means(ratios)
@@ -136,13 +136,14 @@ class Report:
         assert self.limits is not None
         return max(rates.get("gflops", 0) / self.limits.gflops, rates.get("gb_s", 0) / self.limits.gb_s)
 
-    def _record(self, row: dict[str, Any]) -> None:
+    def record(self, row: dict[str, Any]) -> None:
+        """Keeps a row, and writes it where rows are written."""
         self.rows.append(row)
         if self.stream is not None:
             print(json.dumps(row), file=self.stream, flush=True)
 
     def _emit(self, row: dict[str, Any]) -> None:
-        self._record(row)
+        self.record(row)
         rates = "  ".join(f"{row[name]:8.1f} {unit}" for name, unit in _UNITS.items() if name in row)
         share = f"  {row['share']:4.0%} of peak" if "share" in row else ""
         if "stream_best" in row:

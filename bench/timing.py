@@ -14,14 +14,16 @@ from typing import NamedTuple
 
 
 class Schedule(NamedTuple):
-    """The time that one row may take. `rounds` None: as many as fit in `row_s`, between `FEWEST` and `MOST`. `clock`
-    times the samples: time.process_time leaves out what other processes take, and is for one thread."""
+    """The time that one row may take. `rounds` None: as many as fit in `row_s`, between `FEWEST` and `MOST`, fewer
+    where they take `most_s`. `clock` times the samples: time.process_time leaves out what other processes take, and is
+    for one thread."""
 
     rounds: int | None = None
     turn_s: float = 0.02
     pause_s: float = 0.03
     row_s: float = 1.2
     clock: Callable[[], float] = time.perf_counter
+    most_s: float = math.inf
 
 
 FEWEST, MOST = 5, 30
@@ -92,7 +94,7 @@ def interleave(sides: list[Side], schedule: Schedule) -> None:
 def _enough(done: int, spent: float, schedule: Schedule) -> bool:
     if schedule.rounds is not None:
         return done >= schedule.rounds
-    return done >= MOST or (done >= FEWEST and spent >= schedule.row_s)
+    return done >= MOST or (done >= FEWEST and spent >= schedule.row_s) or (done >= 1 and spent >= schedule.most_s)
 
 
 def _prepare(side: Side, clock: Callable[[], float]) -> None:

@@ -133,7 +133,7 @@ def one(entry: Entry, settings: Mapping[str, object], limit_s: float) -> Outcome
                    "--json", str(rows)]
         before, start = os.times(), time.monotonic()
         with words.open("wb") as out:
-            code = _wait(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+            code = ended(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                                           start_new_session=True), limit_s)
         seconds, after = time.monotonic() - start, os.times()
         outcome.processor_s = (after.children_user - before.children_user
@@ -142,7 +142,7 @@ def one(entry: Entry, settings: Mapping[str, object], limit_s: float) -> Outcome
     if code is None:
         outcome.problem = f"stopped after {limit_s:g} s, in which it had done {_count(len(outcome.runs), 'run')}"
     elif code < 0:
-        outcome.problem = (f"ended by {_signal(-code)} after {seconds:.0f} s and {_count(len(outcome.runs), 'run')}"
+        outcome.problem = (f"ended by {signal_name(-code)} after {seconds:.0f} s and {_count(len(outcome.runs), 'run')}"
                            + (f": {outcome.problem}" if outcome.problem else ""))
     elif code:
         outcome.problem = f"failed after {seconds:.0f} s: {outcome.problem or f'exit status {code}'}"
@@ -151,8 +151,9 @@ def one(entry: Entry, settings: Mapping[str, object], limit_s: float) -> Outcome
     return outcome
 
 
-def _wait(child: subprocess.Popen, limit_s: float) -> int | None:
-    """The exit status, None where it took too long. Nothing that it started is left, whatever happens."""
+def ended(child: subprocess.Popen, limit_s: float) -> int | None:
+    """The exit status of a process with a session of its own, None where it took too long. Nothing that it started is
+    left, whatever happens."""
     try:
         return child.wait(limit_s)
     except subprocess.TimeoutExpired:
@@ -166,7 +167,8 @@ def _wait(child: subprocess.Popen, limit_s: float) -> int | None:
         child.wait()
 
 
-def _signal(number: int) -> str:
+def signal_name(number: int) -> str:
+    """Such as SIGSEGV."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -3,6 +3,7 @@ import argparse
 import json
 from functools import partial
 from pathlib import Path
+from time import sleep
 
 import numpy as np
 import pytest
@@ -210,11 +211,32 @@ def test_a_device_chats_with_the_options_of_that_benchmark(monkeypatch: pytest.M
     """All that `bench llama` looks at is there; `--quick` alone would not look at most of it."""
     seen: dict[str, object] = {}
     monkeypatch.setattr(llama, "run", lambda bench: seen.update(vars(bench.options)))
-    measure("device", ["--parts", "chat", "--device", "CPU", "--against", "none"])
+    measure("device", ["--parts", "chat", "--device", "CPU", "--against", "none", "--budget", "0"])
     parser = argparse.ArgumentParser()
     llama.add_options(parser)
     for name, default in vars(parser.parse_args([])).items():
         assert seen[name] == default
+
+
+@pytest.mark.parametrize("code, budget, said", [
+    ("", "120", "| copy float32 |"), ("import os; os.kill(os.getpid(), 11)", "120", "copy: ended by SIGSEGV"),
+    ("import time; time.sleep(60)", "2", "copy: stopped after 1 s"),
+])
+def test_a_part_that_fails_or_takes_too_long_costs_itself(code: str, budget: str, said: str, tmp_path: Path,
+                                                         monkeypatch: pytest.MonkeyPatch,
+                                                         capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nif 'copy' in sys.orig_argv:\n    {code or 'pass'}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    report = measure("device", ["--parts", "copy", "launch", "--device", "CPU", "--budget", budget])
+    works = [row["work"].split(",")[0] for row in report.rows]
+    assert said in capsys.readouterr().out
+    assert ("copy float32" in works) == (not code) and ("launch" in works or "stopped" in said)
+
+
+def test_rows_of_slow_works_have_few_samples() -> None:
+    side = Side("ours", "jit", lambda: sleep(0.01))
+    interleave([side], Schedule(turn_s=0.0, most_s=0.001))
+    assert len(side.seconds) == 1
 
 
 @pytest.mark.skipif(not RESET.exists(), reason="reads Linux's /proc")
