@@ -210,7 +210,7 @@ RELAX = """#if defined(__x86_64__)
 
 def _as_function(program: Program) -> tuple[str, str]:
     """(the source with the kernel as a function of one work-item, its call for iteration `i` of the row at hand)."""
-    found = re.search(rf"__kernel void {program.name}\(([^)]*)\)", program.source)
+    found = re.search(rf"(?:__attribute__.*\n)?__kernel void {program.name}\(([^)]*)\)", program.source)
     if found is None:
         raise InternalError(f"[prepare] expected a kernel {program.name} in its source, got\n{program.source}")
     before, parameters, after = program.source[:found.start()], found[1], program.source[found.end():]
