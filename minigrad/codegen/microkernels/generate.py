@@ -53,10 +53,6 @@ def _form(name: str, requires: str, vector_bytes: int, kinds: str) -> Form:
     return Form(name, frozenset(requires.split()), vector_bytes, frozenset(kinds.split()))
 
 
-_NEON_DOTS = {"i8x4": ("sdot.v4i32.v16i8", "<16 x i8>"), "u8x4": ("usdot.v4i32.v16i8", "<16 x i8>"),
-              "bf16x2": ("bfdot.v4f32.v8bf16", "<8 x bfloat>")}
-"""By kinds: what is left of the name of NEON's instruction, and the vectors that it multiplies."""
-
 _ALL = "f32 f64 i16x2 i8x4 u8x4"
 FORMS = (
     _form("amx", "amx-tile amx-int8", 64, "i8x4"),
@@ -67,7 +63,6 @@ FORMS = (
     _form("avxvnni", "avx2 avxvnni", 32, "i16x2 u8x4"),
     _form("avx2", "avx2 fma", 32, "f32 f64 i16x2"),
     _form("neondot", "neon dotprod", 16, "i8x4"), _form("neoni8mm", "neon i8mm", 16, "u8x4"),
-    _form("neonbf16", "neon bf16", 16, "bf16x2"),
     _form("neon", "neon", 16, "f32 f64"),
     _form("v64", "", 64, _ALL), _form("v32", "", 32, _ALL), _form("v16", "", 16, _ALL),
 )
@@ -220,9 +215,9 @@ class _Text:
         """total + the sum of the products of neighbours in each lane, by instructions for that."""
         bits = self.form.vector_bytes * 8
         if "neon" in self.form.requires:
-            name, kind = _NEON_DOTS[self.tile.kind]
-            return self.call(self.sums, f"llvm.aarch64.neon.{name}", (self.sums, total),
-                             *((kind, self.cast(x, kind)) for x in (a, b)))
+            name = "usdot" if self.tile.kind == "u8x4" else "sdot"
+            return self.call(self.vector, f"llvm.aarch64.neon.{name}.v4i32.v16i8", (self.vector, total),
+                             *(("<16 x i8>", self.cast(x, "<16 x i8>")) for x in (a, b)))
         if self.tile.kind == "bf16x2":
             return self.call(self.sums, "llvm.x86.avx512bf16.dpbf16ps.512", (self.sums, total),
                              *(("<32 x bfloat>", self.cast(x, "<32 x bfloat>")) for x in (a, b)))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.packed import AMX, AVX512, NEON, arguments, built, equal_the_kernel, flat_kernel, tensor
+from support.packed import AMX, AVX512, arguments, built, equal_the_kernel, flat_kernel, tensor
 
 from minigrad import Tensor, config, show
 from minigrad.codegen.cost.machine import machine
@@ -29,9 +29,8 @@ from minigrad.target import Target
 from minigrad.value import load
 
 DOTS = replace(AVX512, name="dots", features=AVX512.features | {"avx512bw", "avx512bf16"})
-ARM = replace(NEON, name="arm", features=frozenset({"neon", "bf16", "fp64"}))
-TARGETS = pytest.mark.parametrize("target", [AMX, DOTS, ARM], ids=lambda t: t.name)
-PRODUCTS = pytest.mark.skipif(not host_target(shared_jit(), 1).features & {"amx-bf16", "avx512bf16", "bf16"},
+TARGETS = pytest.mark.parametrize("target", [AMX, DOTS], ids=lambda t: t.name)
+PRODUCTS = pytest.mark.skipif(not host_target(shared_jit(), 1).features & {"amx-bf16", "avx512bf16"},
                               reason="this processor has no instruction that multiplies bfloat16")
 rng = np.random.default_rng(17)
 
