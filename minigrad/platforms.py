@@ -1,4 +1,4 @@
-"""What operating systems have, and others do not: asked here, so that nobody else looks for it."""
+"""Questions to the operating system, whose answers others lack."""
 from __future__ import annotations
 
 import os

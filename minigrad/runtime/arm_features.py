@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 ARM = "aarch64", "arm64"
-"""How triples of such processors begin."""
+"""The beginnings of such processors' triples."""
 
 WORDS = {
     "neon": ("asimd", "AdvSIMD"), "dotprod": ("asimddp", "arm.FEAT_DotProd"), "i8mm": ("i8mm", "arm.FEAT_I8MM"),

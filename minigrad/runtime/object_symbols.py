@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from minigrad.errors import InternalError
 
 LIBRARY_SYMBOLS = frozenset({"memcpy", "memmove", "memset", "bzero", "__bzero", "__chkstk", "_fltused"})
-"""What the loader may resolve from the process: LLVM turns copies and fills into these by itself, the two in the middle
-on macOS. On Windows it touches large stack frames page by page, and says of objects that they have floats."""
+"""The symbols that the loader may resolve from the process: LLVM turns copies and fills into these by itself, the two
+in the middle on macOS. On Windows it touches large stack frames page by page, and says of objects that they have
+floats."""
 
 
 def foreign_symbols(code: bytes) -> frozenset[str]:
