@@ -11,6 +11,9 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
+if not hasattr(os, "fork"):
+    import subprocess
+
 PR_SET_PDEATHSIG = 1
 
 
@@ -49,8 +52,6 @@ def main() -> int:
     """Runs and watches it; returns its status."""
     threads, script, *arguments = sys.argv[1:]
     if not hasattr(os, "fork"):  # a system where a process's threads go to all cores, and end with it
-        import subprocess
-
         return subprocess.run([sys.executable, script, *arguments], check=False,
                               env=with_threads(os.environ, int(threads))).returncode
     parent = os.getpid()

@@ -22,6 +22,10 @@ from minigrad.errors import FormatError
 from minigrad.state.fields import shape_of
 from minigrad.tensor import Tensor
 
+if sys.platform == "win32":
+    import _winapi
+    import msvcrt
+
 
 @dataclass(frozen=True, slots=True)
 class MappedFile:
@@ -70,9 +74,6 @@ def renamable(path: str, flags: int) -> int:
     """Opens a file, which others may rename meanwhile: Python's own way keeps them from it on Windows."""
     if sys.platform != "win32":
         return os.open(path, flags)
-    import _winapi
-    import msvcrt
-
     access, share_all, exists, normal = 0xC0000000 if flags & os.O_RDWR else 0x80000000, 7, 3, 0x80
     return msvcrt.open_osfhandle(_winapi.CreateFile(path, access, share_all, 0, exists, normal, 0), flags)
 
