@@ -27,6 +27,7 @@ from minigrad.codegen.render.refs import INDEX, Memory, OpenLoop, Ref, Scope, ar
 from minigrad.codegen.render.statements import block
 from minigrad.codegen.transforms.budget import iterations, limit_iterations
 from minigrad.codegen.transforms.inline import inline_calls
+from minigrad.codegen.transforms.roll import roll
 from minigrad.dtype import DType, bool_, float32
 from minigrad.errors import DeviceError, present
 from minigrad.expr import bounds
@@ -41,6 +42,8 @@ def render_opencl(function: Function, target: Target) -> Program:
     where its driver cannot be kept from ending the loops too early."""
     # A driver that ends long loops must see all of them.
     called = inline_calls(function, lambda kernel: kernel.fits(target) and not target.max_iterations)
+    if not target.is_gpu:
+        called = roll(called, squares=False)
     function = limit_iterations(called, target.max_iterations)
     if target.max_iterations and iterations(function.body) > target.max_iterations:
         raise DeviceError(f"[render] {function.name}: expected at most {target.max_iterations} iterations in one "
