@@ -36,9 +36,14 @@ LEAST_ROOM = 1 << 17
 
 
 def shares_sizes(target: Target) -> bool:
-    """True where programs take their sizes as arguments. Other compilers than ours plan by constant sizes
-    themselves."""
-    return target.language == "llvm" and not target.has_groups
+    """True where programs take their sizes as arguments: for processors, whose drivers compile them here."""
+    return target.language in ("llvm", "opencl") and not target.is_gpu
+
+
+def shares_copies(target: Target) -> bool:
+    """True where programs with copies do, too, as memory that is not touched costs nothing: OpenCL's local memory is
+    taken in full."""
+    return target.language == "llvm" and not target.is_gpu
 
 
 def with_sizes(nest: Nest, plan: Plan) -> Plan:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from minigrad.codegen.kernel import Define, Nest, Store
-from minigrad.codegen.plan.sizes import shares_sizes, with_sizes
+from minigrad.codegen.plan.sizes import shares_copies, shares_sizes, with_sizes
 from minigrad.codegen.plan.spaces import is_sum, locals_of
 from minigrad.codegen.strategies import (
     attention,
@@ -64,7 +64,9 @@ def choose_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
     if not isinstance(tiled, str):
         return tiled
     own, plan = _first_plan(nest, target)
-    return own, with_sizes(own, plan) if isinstance(plan, Plan) and shares_sizes(target) else plan
+    if isinstance(plan, Plan) and shares_sizes(target) and (shares_copies(target) or not plan.stages):
+        return own, with_sizes(own, plan)
+    return own, plan
 
 
 def _first_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:

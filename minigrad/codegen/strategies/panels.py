@@ -30,7 +30,7 @@ from minigrad.codegen.cost.caches import LINE, PAGE, SHARED, fits, room
 from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.collapse import coefficient
-from minigrad.codegen.plan.sizes import shares_sizes
+from minigrad.codegen.plan.sizes import shares_copies
 from minigrad.codegen.plan.steps import Ahead, Bind, Order, Plan, Sizes, Split, Stage, Step
 from minigrad.codegen.strategies.access import extent, reductions, value_accesses
 from minigrad.codegen.strategies.blocking import SPARE_REGISTERS, is_plain, row_bytes, steps_closely
@@ -273,7 +273,7 @@ def with_tile(nest: Nest, p: Product, t: Tile, target: Target) -> Plan:
         order, nn = ["un"], "nn"
     parallel = tuple(order)
     blocks = tuple([s.inner for s in steps if isinstance(s, Split)])
-    if blocks and block_k == p.k and shares_sizes(target) and not gains_from_sizes(p):
+    if blocks and block_k == p.k and shares_copies(target) and not gains_from_sizes(p):
         steps.insert(0, Sizes(blocks))
     kk = split(k, "kb", "kk", block_k, "short", p.k)
     at, kept = order[-1], kk != k

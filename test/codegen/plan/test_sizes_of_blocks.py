@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from support.golden_plans import TARGETS
 from support.packed import AVX512, flat_kernel, tensor
 from support.plan_reading import built
 from support.plan_stage import product
@@ -93,3 +94,26 @@ def test_products_that_gain_from_known_sizes_have_constants(shape: tuple[int, in
     m, k, n = shape
     stage, = stages_of(flat_kernel(tensor(m, k) @ tensor(k, n), AVX512), AVX512).stages
     assert not stage.function.dims
+
+
+@pytest.mark.parametrize("make", [
+    lambda m, n: tensor(m, n).sum(1), lambda m, n: tensor(m, n).sum(0), lambda m, n: tensor(m, n).softmax(1),
+    lambda m, n: tensor(m, n) - tensor(m, n).mean(1, keepdim=True),
+], ids=["rows", "columns", "softmax", "norm"])
+def test_kernels_of_other_sizes_share_a_function(make: Callable[[int, int], Tensor]) -> None:
+    """On processors, whoever compiles for them."""
+    for target in (AVX512, TARGETS["pocl"]):
+        first, second = ([s.function for s in stages_of(flat_kernel(make(*sizes), target), target).stages]
+                         for sizes in ((96, 320), (120, 480)))
+        assert first == second and all(f.dims for f in first)
+    for stage in stages_of(flat_kernel(make(96, 320), TARGETS["gpu"]), TARGETS["gpu"]).stages:
+        assert not stage.function.dims
+
+
+@pytest.mark.parametrize("shape", [(384, 640, 768), (512, 512, 512)])
+def test_copies_in_local_memory_are_no_larger_than_blocks(shape: tuple[int, int, int]) -> None:
+    target = TARGETS["pocl"]
+    for make in (transposed, lambda m, k, n: tensor(m, k) @ tensor(k, n)):
+        for stage in stages_of(flat_kernel(make(*shape), target), target).stages:
+            copies = [s.size for s in statements(stage.function) if isinstance(s, Alloc) and s.scope == "scratch"]
+            assert copies and 4 * sum(copies) <= target.local_memory
