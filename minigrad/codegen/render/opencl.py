@@ -43,7 +43,7 @@ def render_opencl(function: Function, target: Target) -> Program:
     # A driver that ends long loops must see all of them.
     called = inline_calls(function, lambda kernel: kernel.fits(target) and not target.max_iterations)
     if not target.is_gpu:
-        called = roll(called, squares=False)
+        called = roll(called, transposing=False)
     function = limit_iterations(called, target.max_iterations)
     if target.max_iterations and iterations(function.body) > target.max_iterations:
         raise DeviceError(f"[render] {function.name}: expected at most {target.max_iterations} iterations in one "

@@ -27,9 +27,9 @@ HEAVY = {"exp": 20, "log": 25, "sigmoid": 25, "tanh": 35, "erf": 40, "sin": 50, 
 """Lines of operations that are not one instruction."""
 
 
-def roll(function: Function, squares: bool = True) -> Function:
+def roll(function: Function, transposing: bool = True) -> Function:
     """Makes unrolled loops over stores serial where their copies would be long, the outermost first, as far as needed.
-    `squares`: the language transposes squares in registers, of which copies share the work.
+    `transposing`: the language transposes in registers, and copies share that work.
 
         for u in 0..8 unroll:                          alloc tile: f32[8] scratch
           y[u] = exp(acc[u])               ->          for u_ in 0..8 unroll:
@@ -41,15 +41,15 @@ def roll(function: Function, squares: bool = True) -> Function:
     """
     if not any(type(s) is Loop and s.kind == "unroll" for s in statements(function)):
         return function
-    return map_function(function, _Roller(function, squares).body)
+    return map_function(function, _Roller(function, transposing).body)
 
 
 class _Roller:
     """`registers` are the register buffers of the function; `lane` and `width` belong to the enclosing vector loop;
     `sums_up` is True where that has register buffers, as accumulators."""
 
-    def __init__(self, function: Function, squares: bool):
-        self.squares = squares
+    def __init__(self, function: Function, transposing: bool):
+        self.transposing = transposing
         self.registers = {s.name: s for s in statements(function) if isinstance(s, Alloc) and s.scope == "register"}
         self.function = function
         self.used: set[str] | None = None
@@ -101,7 +101,7 @@ class _Roller:
             return [s]
         made: list[Stmt] = []
         moved: dict[Value, Value] = {}
-        found = self.transposes(stores, loops) if self.squares and 4 * copies >= self.width else {}
+        found = self.transposes(stores, loops) if self.transposing and 4 * copies >= self.width else {}
         if found and (copies >= self.width or not any(found.values())):
             if len(stores) > 1 or len(found) > 1 or lines - GATHER * self.width < LIGHT:
                 return [s]

@@ -102,8 +102,8 @@ def test_a_square_is_transposed_first():
 
 def test_a_language_without_squares_gathers_in_a_loop():
     function = parse_function(HEAD + "  for l in 0..8 vector:\n    for u in 0..8 unroll:\n      y[8*u+l] = a[64*l+u]\n")
-    kinds = [[s.kind for s in statements(roll(function, squares=squares)) if isinstance(s, Loop)]
-             for squares in (True, False)]
+    kinds = [[s.kind for s in statements(roll(function, transposing=transposing)) if isinstance(s, Loop)]
+             for transposing in (True, False)]
     assert kinds == [["vector", "unroll"], ["vector", "serial"]]
 
 
