@@ -14,6 +14,7 @@ from collections.abc import Callable
 from minigrad.codegen.ir.nodes import Function
 from minigrad.engine.compile import forget_executables, renderers
 from minigrad.engine.compiled import forget_plans
+from minigrad.engine.storage import arenas
 from minigrad.errors import DeviceError
 from minigrad.program import Program
 from minigrad.runtime import registry
@@ -53,6 +54,7 @@ def unregister(name: str) -> None:
     renderers.pop(_languages.pop(name), None)
     forget_executables(name)
     forget_plans()
+    arenas.pop(name, None)
 
 
 def registered() -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import pytest
 from minigrad import Tensor, config, devices, jit, nn, show
 from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.text import parse_function, print_function
+from minigrad.engine.storage import arenas
 from minigrad.errors import ConfigError, DeviceError
 from minigrad.runtime.host import HostMemory
 
@@ -101,8 +102,9 @@ def test_a_device_that_is_gone_is_not_found_and_may_come_back() -> None:
         assert devices.registered() == ("TOY",)
         kept = Tensor([1.0], device="TOY").realize()
         assert (kept + addend).item() == 1.0 + addend
+        assert (kept.expand(9, 9) @ Tensor.ones(9, 9, device="TOY")).sum().item() == 729.0
         devices.unregister("TOY")
-        assert kept.item() == 1.0 and devices.registered() == ()
+        assert kept.item() == 1.0 and devices.registered() == () and "TOY" not in arenas
         with pytest.raises(DeviceError, match=r"\[device\] expected CPU, NUMPY, .*, got 'TOY'"):
             Tensor([1.0], device="TOY")
         with pytest.raises(ConfigError, match="got 'TOY'"):

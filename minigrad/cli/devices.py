@@ -19,7 +19,7 @@ from minigrad.config import current
 from minigrad.errors import DeviceError, MinigradError
 from minigrad.runtime.cpu import host_target, shared_jit
 from minigrad.runtime.figures import store
-from minigrad.runtime.opencl_devices import devices, platforms_without_devices
+from minigrad.runtime.opencl_devices import DRIVERS_OF_PACKAGES, devices, platforms_without_devices
 from minigrad.runtime.opencl_quirks import short_name
 from minigrad.runtime.registry import canonical, get_device
 from minigrad.target import Target
@@ -143,8 +143,7 @@ def _meanings() -> list[str]:
 
 def _opencl_notes() -> list[str]:
     notes = [f"not usable: {line}" for line in platforms_without_devices()]
-    return notes if devices() or notes else ["no OpenCL platform found; `pip install pocl-binary-distribution` or a "
-                                             "system package such as pocl-opencl-icd brings one"]
+    return notes if devices() or notes else [f"no OpenCL platform found; {DRIVERS_OF_PACKAGES}"]
 
 
 def _host_memory() -> str:

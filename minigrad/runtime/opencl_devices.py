@@ -33,6 +33,7 @@ from minigrad.target import Target
 FP_DENORM, FP_FMA, FP_CORRECT_DIVIDE = 1, 32, 128
 RUSTICL_VARIABLE = "RUSTICL_ENABLE"
 RUSTICL_DRIVERS = "radeonsi,iris,nouveau,panfrost,asahi,llvmpipe"
+DRIVERS_OF_PACKAGES = '`pip install "minigrad[opencl-cpu]"` or a system package such as pocl-opencl-icd brings one'
 KINDS = {2: "CPU", 4: "GPU", 8: "accelerator"}
 GPU_REGISTERS = 64
 MAX_VECTOR_BYTES = 64
@@ -148,8 +149,8 @@ def _names(d: DeviceInfo) -> str:
 
 def _unknown(selector: str, found: list[DeviceInfo]) -> str:
     if not found:
-        message = f"[device] expected an OpenCL device for 'CL:{selector}', got none on this machine; " \
-                  "`pip install pocl-binary-distribution` or a system package such as pocl-opencl-icd brings one"
+        message = f"[device] expected an OpenCL device for 'CL:{selector}', got none on this machine; " + \
+                  DRIVERS_OF_PACKAGES
     else:
         known = ", ".join(f"CL:{d.index} ({d.platform} {d.driver}, {d.name})" for d in found)
         message = f"[device] expected CL, CL:<index> or CL:<part of a name>, got 'CL:{selector}'; there are {known}"
