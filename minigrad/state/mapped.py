@@ -72,10 +72,10 @@ class MappedFile:
 
 def renamable(path: str, flags: int) -> int:
     """Opens a file, which others may rename meanwhile: Python's own way keeps them from it on Windows."""
-    if sys.platform != "win32":
-        return os.open(path, flags)
-    access, share_all, exists, normal = 0xC0000000 if flags & os.O_RDWR else 0x80000000, 7, 3, 0x80
-    return msvcrt.open_osfhandle(_winapi.CreateFile(path, access, share_all, 0, exists, normal, 0), flags)
+    if sys.platform == "win32":
+        access, share_all, exists, normal = 0xC0000000 if flags & os.O_RDWR else 0x80000000, 7, 3, 0x80
+        return msvcrt.open_osfhandle(_winapi.CreateFile(path, access, share_all, 0, exists, normal, 0), flags)
+    return os.open(path, flags)
 
 
 def _read(stream: IO[bytes]) -> MappedFile:
