@@ -1,4 +1,5 @@
 """The native executor and its threads: every iteration once, launches in order, forks, exits, small launches."""
+import ctypes
 import multiprocessing
 import os
 import random
@@ -14,6 +15,7 @@ from support.paths import ROOT, TESTS
 
 from minigrad.config import config
 from minigrad.errors import InternalError
+from minigrad.runtime import executor_ir, pool
 from minigrad.runtime.commands import CHUNKS
 from minigrad.runtime.cpu import CPU
 from minigrad.runtime.device import Buffer, Launch
@@ -98,6 +100,39 @@ def test_a_group_runs_every_launch_between_its_neighbours(threads, work):
         kept.set_extent(2, 1)
     with pytest.raises(InternalError, match=r"\[prepare\] expected launches without tables in a group, got increment"):
         device.prepare([Launch(up, (a,), n, group=0), Launch(up, (), 0, (((c,), 1),), group=0)])
+
+
+def test_workers_sleep_and_wake_by_the_functions_of_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of stand-ins for them, which wait for as long as they are told: only who is woken goes on."""
+    changed, slept, woken = threading.Condition(), [], []
+
+    def wait(address: int, compared: int, size: int, milliseconds: int) -> int:
+        with changed:
+            if ctypes.c_uint32.from_address(address).value == ctypes.c_uint32.from_address(compared).value:
+                slept.append((size, milliseconds))
+                changed.wait()
+        return 1
+
+    def wake(address: int) -> None:
+        with changed:
+            woken.append(address)
+            changed.notify_all()
+
+    waits = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32)
+    functions = waits(wait), ctypes.CFUNCTYPE(None, ctypes.c_void_p)(wake)
+    table = (ctypes.c_void_p * 2)(*[ctypes.cast(f, ctypes.c_void_p).value for f in functions])
+    theirs = executor_ir.parts("x86_64-pc-windows-msvc")[-1]
+    monkeypatch.setattr(executor_ir, "parts", lambda triple: ["executor", "builtin_call", "pause_none", theirs])
+    monkeypatch.setattr(pool, "_system_function", lambda futex: ctypes.addressof(table))
+    device = CPU(3)
+    [program] = device.load([increment()])
+    counts = buffer_of(device, np.zeros(5000, np.int64))
+    for k in range(1, 6):
+        device.launch([Launch(program, (counts,), 5000, work=1e6)])
+        assert (contents(device, counts) == k).all()
+        time.sleep(0.02)  # until they sleep
+    device.pool.close()
+    assert theirs == "sleep_windows" and set(slept) == {(4, 0xFFFFFFFF)} and len(woken) >= 5
 
 
 def test_scratch_is_private_and_large_enough():
