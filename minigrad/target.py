@@ -9,6 +9,9 @@ MARGINS, MARGIN = "margins", 256
 SIGNS_LOST, SUMS_REORDERED = "signs lost", "sums reordered"
 """Features of targets whose drivers must be kept from what `runtime/opencl_quirks.py` says."""
 
+BYTE_PRODUCTS = {(True, True): "dot-ss", (False, True): "dot-us", (True, False): "dot-us", (False, False): "dot-uu"}
+"""The features of targets with integer dot products of words of four bytes, by whether these are signed."""
+
 MIN_LOCAL_MEMORY, MIN_GROUP = 16 * 1024, 64
 
 

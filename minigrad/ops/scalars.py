@@ -5,6 +5,8 @@ Integer x // 0 and x % 0 give 0, INT_MIN // -1 wraps, both round towards minus i
 """
 from __future__ import annotations
 
+from functools import partial, reduce
+
 from minigrad import value as V
 from minigrad.dtype import DType
 from minigrad.ops.convert import rounded
@@ -99,18 +101,19 @@ def shr(a: Value, n: Value, *, dtype: DType) -> Value:
     return shifted if a.dtype.kind == "i" else V.where(ok, shifted, V.const(0, a.dtype))
 
 
-def dot_bytes(w: Value, x: Value, *, dtype: DType) -> Value:
-    """The sum of the products of the unsigned bytes of w and the signed bytes of x: VNNI's instruction, written out."""
+def dot_bytes(w: Value, x: Value, *, dtype: DType, signed: tuple[bool, bool] = (False, True)) -> Value:
+    """The sum of the products of the bytes of w and of x, unsigned and signed ones if nothing else is said: VNNI's
+    instruction, written out."""
     def number(n: int) -> Value:
         return V.const(n, dtype)
 
-    total = number(0)
-    for j in range(4):
-        unsigned = V.binary("and", V.binary("shr", w, number(8 * j)) if j else w, number(255))
-        raised = V.binary("shl", x, number(24 - 8 * j)) if j < 3 else x
-        product = V.binary("mul", unsigned, V.binary("shr", raised, number(24)))
-        total = V.binary("add", total, product) if j else product
-    return total
+    def byte(word: Value, j: int, signed: bool) -> Value:
+        if not signed:
+            return V.binary("and", V.binary("shr", word, number(8 * j)) if j else word, number(255))
+        return V.binary("shr", V.binary("shl", word, number(24 - 8 * j)) if j < 3 else word, number(24))
+
+    first, *others = [V.binary("mul", byte(w, j, signed[0]), byte(x, j, signed[1])) for j in range(4)]
+    return reduce(partial(V.binary, "add"), others, first)
 
 
 def look_up(x: Value, *, dtype: DType, table: tuple[int, ...]) -> Value:

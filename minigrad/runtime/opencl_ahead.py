@@ -66,7 +66,7 @@ def _start(info: DeviceInfo, builder: Builder, kernels: dict[First, str]) -> Non
     builds: list[tuple[str, list[str], list]] = []
     for (executable, size, group), source in kernels.items():
         if not builds or builds[-1][0] != source:
-            builds.append((source, builder.options_of(source), []))
+            builds.append((source, builder.options, []))
         arguments = ["" if kind is None else np.dtype(kind).name for kind in executable.types]
         builds[-1][2].append((executable.program.name, arguments, size, group))
     request = {"device": (info.platform, info.name, info.version), "builds": builds}

@@ -37,8 +37,10 @@ class Builder:
 
     def __init__(self, info: DeviceInfo, context: Any):
         self._info, self._context = info, context
-        self._options = ["-cl-fp32-correctly-rounded-divide-sqrt"] if "divide" in info.features else []
-        self._identity = info.identity + "\n" + " ".join(self._options)
+        self.options = ["-cl-fp32-correctly-rounded-divide-sqrt"] if "divide" in info.features else []
+        if info.language:
+            self.options.append(f"-cl-std={info.language}")
+        self._identity = info.identity + "\n" + " ".join(self.options)
         self._builds: dict[str, Any] = {}
         self.fresh: dict[Program, str] = {}
         """Programs that the driver has not compiled yet, each with the source of its build: until their first launch,
@@ -150,29 +152,23 @@ class Builder:
         if not binary:
             return None
         try:
-            return build_quietly(cl.Program(self._context, [self._info.handle], [binary]), self._options)
+            return build_quietly(cl.Program(self._context, [self._info.handle], [binary]), self.options)
         except cl.Error:
             return None
 
     def _from_source(self, source: str) -> Any:
         import pyopencl as cl
         try:
-            return _built(cl.Program(self._context, source), self.options_of(source))
+            return _built(cl.Program(self._context, source), self.options)
         except cl.Error:
             return None
-
-    def options_of(self, source: str) -> list[str]:
-        """The options to build a source with: sub-groups belong to later versions of the language than drivers
-        assume."""
-        version = "CL3.0" if self._info.version.startswith("OpenCL 3") else "CL2.0"
-        return [*self._options, f"-cl-std={version}"] if "sub_group_" in source else self._options
 
     def _refusal(self, program: Program) -> CompileError:
         """The error for a source that the driver has refused, with its words."""
         import pyopencl as cl
         log = "the second attempt succeeded"
         try:
-            build_quietly(cl.Program(self._context, program.source), self.options_of(program.source))
+            build_quietly(cl.Program(self._context, program.source), self.options)
         except cl.Error as e:
             log = str(e)
         return CompileError(f"[load] {self._info.platform} ({self._info.name}) refused kernel {program.name}: {log}",

@@ -1,6 +1,7 @@
 """The usable OpenCL devices in order of preference, and the one that a name such as 'CL:pocl' means."""
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import threading
@@ -20,6 +21,7 @@ from minigrad.runtime.opencl_quirks import (
     NARROW_BYTES,
     NARROW_CODE,
     OF_TEXTS,
+    PRODUCTS_EMULATED,
     SOFTWARE,
     SUPERSEDED,
     TRY_COMPILING,
@@ -28,7 +30,7 @@ from minigrad.runtime.opencl_quirks import (
     short_name,
 )
 from minigrad.runtime.opencl_vendors import environments_drivers
-from minigrad.target import Target
+from minigrad.target import BYTE_PRODUCTS, Target
 
 FP_DENORM, FP_FMA, FP_CORRECT_DIVIDE = 1, 32, 128
 RUSTICL_VARIABLE = "RUSTICL_ENABLE"
@@ -38,6 +40,9 @@ KINDS = {2: "CPU", 4: "GPU", 8: "accelerator"}
 GPU_REGISTERS = 64
 MAX_VECTOR_BYTES = 64
 LOCAL_SHARE = 7, 8
+BYTE_PRODUCTS_FEATURE, BYTE_PRODUCTS_ACCELERATED = "__opencl_c_integer_dot_product_input_4x8bit_packed", 0x1075
+"""The feature of OpenCL C, and the number of the question whether the hardware has it: six times yes or no, the first
+three of which are about signed, unsigned and mixed bytes."""
 
 _lock = free_in_children(threading.RLock())
 _found: list[DeviceInfo] | None = None
@@ -49,7 +54,7 @@ class DeviceInfo:
     """One usable device. `index` is its place in the order of preference: 'CL:<index>' names it. Sizes in bytes.
 
     `vector_bytes` is 4 where a work-item is one lane of the hardware (GPUs, llvmpipe), else a vector register's width;
-    `handle` is the pyopencl device.
+    `handle` is the pyopencl device; `language` the version of OpenCL C to ask for, '' for what the driver assumes.
     """
 
     index: int
@@ -70,6 +75,7 @@ class DeviceInfo:
     quirks: frozenset[str]
     handle: Any = field(compare=False, repr=False)
     sub_group: int = 0
+    language: str = ""
 
     @property
     def target(self) -> Target:
@@ -218,25 +224,57 @@ def _describe(device: Any) -> DeviceInfo | None:
         vector_bytes = max(4, min(widest, 4 * device.native_vector_width_float))
     sub_group = _sub_group(device)
     features = _features(device) | ({"sub-groups"} if sub_group else set()) | (quirks & OF_TEXTS)
+    if PRODUCTS_EMULATED in quirks:
+        features -= frozenset(BYTE_PRODUCTS.values())
     return DeviceInfo(
         index=-1, platform=platform.name.strip(), platform_version=platform.version.strip(),
         vendor=platform.vendor.strip(), name=device.name.strip(), version=device.version.strip(),
         driver=device.driver_version.strip(), kind=kind, units=device.max_compute_units,
         global_memory=device.global_mem_size, max_allocation=device.max_mem_alloc_size,
         local_memory=device.local_mem_size, max_group=device.max_work_group_size, vector_bytes=vector_bytes,
-        features=features, quirks=quirks, handle=device, sub_group=sub_group)
+        features=features, quirks=quirks, handle=device, sub_group=sub_group,
+        language=_language(device))
+
+
+def _is_3(device: Any) -> bool:
+    """True where a device can be asked for versions of the language and for features of them."""
+    return int(device.version.split()[1].partition(".")[0]) >= 3
+
+
+def _language(device: Any) -> str:
+    """The version of OpenCL C that has all that is used: drivers of OpenCL 3 assume 1.2, where feature macros are not
+    defined, and 2.0 has sub-groups."""
+    if _is_3(device):
+        return "CL3.0" if any(v.version >> 22 == 3 for v in device.opencl_c_all_versions) else ""
+    return "CL2.0" if "cl_khr_subgroups" in device.extensions.split() else ""
 
 
 def _features(device: Any) -> frozenset[str]:
-    """'fp64' and 'fp16' arithmetic; 'fma' in hardware; correctly rounded 'divide'; 'subnormals' kept; NVIDIA's matrix
-    units from compute capability 8.0 on, as 'mma-f16', 'mma-bf16' and 'mma-tf32'."""
+    """'fp64' and 'fp16' arithmetic; 'fma' in hardware; correctly rounded 'divide'; 'subnormals' kept; integer dot
+    products of bytes; NVIDIA's matrix units from compute capability 8.0 on, as 'mma-f16', 'mma-bf16' and 'mma-tf32'."""
     extensions = set(device.extensions.split())
     single = device.single_fp_config
     offered = {"fp64": "cl_khr_fp64" in extensions, "fp16": "cl_khr_fp16" in extensions, "fma": single & FP_FMA,
                "divide": single & FP_CORRECT_DIVIDE, "subnormals": single & FP_DENORM}
     units = "cl_nv_device_attribute_query" in extensions and device.compute_capability_major_nv >= 8
     offered |= {"mma-f16": units, "mma-bf16": units, "mma-tf32": units}
-    return frozenset(name for name, there in offered.items() if there)
+    return frozenset(name for name, there in offered.items() if there) | byte_products(device)
+
+
+def byte_products(device: Any) -> frozenset[str]:
+    """The signs for which a device has integer dot products of words of four bytes and says that they are fast, which
+    pyopencl has no name to ask for."""
+    import pyopencl._cl as library
+    if not _is_3(device) or all([f.name != BYTE_PRODUCTS_FEATURE for f in device.opencl_c_features]):
+        return frozenset()
+    answer = (ctypes.c_uint * 6)()
+    try:
+        ask = ctypes.CDLL(library.__file__).clGetDeviceInfo
+    except (AttributeError, OSError):  # a system that looks for a name in one library alone
+        return frozenset()
+    failed = ask(ctypes.c_void_p(device.int_ptr), BYTE_PRODUCTS_ACCELERATED, ctypes.sizeof(answer), answer, None)
+    order = (True, True), (False, False), (False, True)
+    return frozenset([BYTE_PRODUCTS[signs] for signs, fast in zip(order, answer, strict=False) if fast and not failed])
 
 
 def _sub_group(device: Any) -> int:

@@ -21,6 +21,7 @@ GROUPS_GO_ON = "groups go on"
 UNITS_UNKNOWN = "units unknown"
 COMPILES_LATE = "compiles late"
 NARROW_CODE = "narrow code"
+PRODUCTS_EMULATED = "products emulated"
 OF_TEXTS = frozenset({SIGNS_LOST, SUMS_REORDERED})
 """Deviations that the texts of kernels answer: features of the target."""
 
@@ -65,6 +66,9 @@ QUIRKS = (
           "last ones (2026.22)"),
     Quirk(SUMS_REORDERED, r"^intel\(r\) opencl$", "", "",
           "vectorises a work-item's loop that adds floats, and so adds them in another order (2026.22)"),
+    Quirk(PRODUCTS_EMULATED, r"^intel\(r\) opencl$", "", "",
+          "says that integer dot products are accelerated, and compiles them to shifts and products of 32 bits: int8 "
+          "products take 1.4 times as long as without (2026.22)"),
     Quirk(TRY_COMPILING, "portable computing language", "", "-generic$",
           "the LLVM inside does not know the processor; builds of pocl-binary-distribution then refuse every program"),
     Quirk(NARROW_CODE, "portable computing language", "^pthread", r"-(znver[1-3]|haswell|broadwell|skylake)$",

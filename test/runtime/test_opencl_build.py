@@ -19,6 +19,7 @@ from minigrad.program import Program
 from minigrad.runtime import disk_cache, opencl_build
 from minigrad.runtime.device import Launch
 from minigrad.runtime.opencl import OpenCL, open_device
+from minigrad.target import BYTE_PRODUCTS
 
 pytestmark = each_driver
 
@@ -39,6 +40,19 @@ def test_sources_that_the_driver_refuses(device):
         device.load([Program("absent", "opencl", fine.source, ("buffer:4",))])
     with pytest.raises(DeviceError, match="expected a program in opencl"):
         device.load([Program("fine", "llvm", "", ())])
+
+
+def test_the_language_is_opencl_3_where_a_driver_has_it(device):
+    """Its macros say what else there is; drivers of OpenCL 3 assume 1.2, which has none of them."""
+    version, = device.load([Program("version_of", "opencl", "__kernel void version_of(__global int *p, long o, "
+                                    "long extent) { p[o] = __OPENCL_C_VERSION__; }", ("buffer:4",))])
+    found = device.alloc(4)
+    device.launch([Launch(version, (found,), 1)])
+    major = int(device.info.version.split()[1].partition(".")[0])
+    assert read(found, np.int32, 1) == 300 or major < 3
+    names = {f.name for f in device.info.handle.opencl_c_features} if major >= 3 else set()
+    assert not device.info.features.intersection(BYTE_PRODUCTS.values()) or \
+        "__opencl_c_integer_dot_product_input_4x8bit_packed" in names
 
 
 def test_programs_with_shared_helpers_build_together(device, monkeypatch):

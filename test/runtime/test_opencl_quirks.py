@@ -19,6 +19,7 @@ from minigrad.runtime.opencl_quirks import (
     NARROW_BYTES,
     NARROW_CODE,
     OWN_CACHE,
+    PRODUCTS_EMULATED,
     QUIRKS,
     SIGNS_LOST,
     SOFTWARE,
@@ -60,6 +61,7 @@ ABOUT = {
     NARROW_CODE: ([POCL], [LLVMPIPE, NVIDIA, (*POCL[:2], "PoCL HSTR: pthread-x86_64-skylake-avx512")]),
     SIGNS_LOST: ([INTEL], [POCL, LLVMPIPE, INTEL_GPU]),
     SUMS_REORDERED: ([INTEL], [POCL, LLVMPIPE, INTEL_GPU]),
+    PRODUCTS_EMULATED: ([INTEL], [POCL, LLVMPIPE, INTEL_GPU]),
     TRY_COMPILING: ([(*POCL[:2], "PoCL HSTR: pthread-x86_64-generic")], [POCL, NVIDIA]),
 }
 

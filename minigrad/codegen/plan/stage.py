@@ -7,8 +7,9 @@
         acc[u, v] = fma(p0[...], p1_staged[k, v, l], acc[u, v])
 
 What is copied is the largest part of the sum's terms that reads the operand and depends on the coordinates and on loops
-outside alone, with its casts and guards. The copy is made where all loops that it depends on are open, in the first
-iteration of those between that do not matter to it.
+outside alone, with its casts and guards; of several such parts, as of the bytes of a word, what all of them read it by.
+The copy is made where all loops that it depends on are open, in the first iteration of those between that do not matter
+to it.
 """
 from __future__ import annotations
 
@@ -21,15 +22,15 @@ from minigrad.codegen.plan.box import Box, box, depends_on_sums, leaves
 from minigrad.codegen.plan.call import Called, row_below
 from minigrad.codegen.plan.loops import Here, Loops, divides
 from minigrad.codegen.plan.matrix_units import for_unit
-from minigrad.codegen.plan.spaces import along
+from minigrad.codegen.plan.spaces import along, loaded
 from minigrad.codegen.plan.steps import Stage
 from minigrad.codegen.plan.sweep import sweep
 from minigrad.codegen.plan.text import refuse
 from minigrad.codegen.plan.words import narrowed, word_of
-from minigrad.codegen.value_walk import Rewriter
+from minigrad.codegen.value_walk import Rewriter, replace_values
 from minigrad.dtype import DType
 from minigrad.expr import Index
-from minigrad.value import Value, const, free_variables, guard, load, substitute, walk
+from minigrad.value import Value, const, free_variables, guard, load, local, substitute, walk
 
 if TYPE_CHECKING:
     from minigrad.codegen.plan.build import Builder
@@ -91,7 +92,7 @@ def staged(b: Builder, step: Stage) -> Staged:
     known = inside.union([x for x in outside if not step.items or loops.kind[x] != "item"])
     group = next((u for u in b.loops.units if isinstance(u, tuple)), ())
     bodies = [Rewriter(own).value(s.value.args[0]) for s, own in zip(group, along(group), strict=True)]
-    found = list(dict.fromkeys(f for body in bodies for f in _parts(body, step, loops, known)))
+    found = _whole(list(dict.fromkeys(f for body in bodies for f in _parts(body, step, loops, known))), step)
     if len(found) != 1:
         raise refuse(step, f"one part of a sum's terms that reads {step.operand} and depends on its coordinates and "
                            f"loops outside {step.at} alone", str(len(found)))
@@ -139,6 +140,19 @@ def _parts(body: Value, step: Stage, loops: Loops, known: frozenset[str]) -> Ite
             todo.append((v.args[1], conditions))
         else:
             todo += [(a, conditions) for a in v.args]
+
+
+def _whole(found: list[tuple[Value, Value]], step: Stage) -> list[tuple[Value, Value]]:
+    """In place of several parts without guards the largest value that they all have in common, if they read the operand
+    by it alone."""
+    parts = [part for part, guarded in found if part is guarded]
+    if len(parts) == len(found) > 1:
+        shared = set[Value](walk(parts[0])).intersection(*map(walk, parts[1:]))
+        for v in reversed(walk(parts[0])):
+            if v in shared and not any([step.operand in loaded(replace_values(part, {v: local("", v.dtype)}))
+                                        for part in parts]):
+                return [(v, v)]
+    return found
 
 
 def fill(b: Builder, s: Staged, here: Here) -> list[Stmt]:

@@ -298,10 +298,13 @@ class Sum:
         return guard(value, t.monoid.init(value.dtype), conditions)
 
     def is_zero_outside(self, value: Value) -> bool:
-        """True where a value is a product of copies that hold 0 outside blocks of the sum with the edge guard."""
+        """True where a value is a product, or sums of products of bits, of copies that hold 0 outside blocks of the
+        sum with the edge guard."""
         if value.op == "local":
             return any(s.memory == value.name and self.guarded <= free_variables(s.factor) for s in self.b.staged)
-        return value.op in ("mul", "neg", "cast") and all([self.is_zero_outside(a) for a in value.args])
+        if value.op in ("and", "shl", "shr"):
+            return self.is_zero_outside(value.args[0])
+        return value.op in ("mul", "neg", "cast", "add") and all([self.is_zero_outside(a) for a in value.args])
 
     def join(self, here: Here) -> list[Stmt]:
         """All parts of a copy become the first, by a fixed tree."""

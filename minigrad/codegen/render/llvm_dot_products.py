@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from minigrad.codegen.render.llvm_text import type_of, typed
 from minigrad.codegen.render.refs import Ref
@@ -29,9 +29,16 @@ _PAIRS = {16: ("avx512bw", "llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pm
 """By lanes of int32: the feature, and the instructions that add products of neighbouring bytes and of int16."""
 
 
-@lru_cache(maxsize=1 << 12)
 def dot_of(v: Value) -> tuple[Value, Value] | None:
     """(w, x) where the int32 value `v` is that sum, its terms in any order; else None."""
+    found = signed_dot_of(v)
+    return None if found is None or found[1] != (False, True) else found[0]
+
+
+@lru_cache(maxsize=1 << 12)
+def signed_dot_of(v: Value) -> tuple[tuple[Value, Value], tuple[bool, bool]] | None:
+    """Two words, and for each whether its bytes are signed, where the int32 value `v` is the sum of the products of
+    their bytes, its terms in any order; unsigned bytes first. Else None."""
     if v.op != "add" or v.dtype is not int32:
         return None
     terms, stack = [], [v]
@@ -41,44 +48,46 @@ def dot_of(v: Value) -> tuple[Value, Value] | None:
             stack.extend(t.args)
         else:
             terms.append(t)
-    found: dict[int, tuple[Value, Value]] = {}
+    found: dict[int, tuple[_Byte, _Byte]] = {}
     for t in terms:
         pair = _product(t)
-        if pair is None or pair[0] in found:
+        if pair is None or pair[0].place in found:
             return None
-        found[pair[0]] = pair[1:]
-    if len(terms) != 4 or len(found) != 4 or len(set(found.values())) != 1:
+        found[pair[0].place] = pair
+    if len(terms) != 4 or len({frozenset([x[1:] for x in pair]) for pair in found.values()}) != 1:
         return None
-    return found[0]
+    w, x = sorted(found[0], key=lambda byte: byte.signed)
+    return (w.word, x.word), (w.signed, x.signed)
 
 
-def _product(v: Value) -> tuple[int, Value, Value] | None:
-    """(j, w, x) for the product of byte j of w, unsigned, and byte j of x, signed."""
+class _Byte(NamedTuple):
+    """A byte of a word, the lowest one at place 0, widened to 32 bits."""
+
+    place: int
+    word: Value
+    signed: bool
+
+
+def _product(v: Value) -> tuple[_Byte, _Byte] | None:
+    """The bytes at one place of two words that `v` is the product of."""
     if v.op != "mul":
         return None
-    for a, b in (v.args, v.args[::-1]):
-        unsigned, signed = _unsigned_byte(a), _signed_byte(b)
-        if unsigned is not None and signed is not None and unsigned[0] == signed[0]:
-            return unsigned[0], unsigned[1], signed[1]
+    a, b = map(_byte, v.args)
+    return None if a is None or b is None or a.place != b.place else (a, b)
+
+
+def _byte(v: Value) -> _Byte | None:
+    if v.op == "and" and _is_const(v.args[1], 255):
+        x = v.args[0]
+        if x.op == "shr" and any(_is_const(x.args[1], n) for n in (8, 16, 24)):
+            return _Byte(int(x.args[1].number) // 8, x.args[0], False)
+        return _Byte(0, x, False)
+    if v.op == "shr" and _is_const(v.args[1], 24):
+        x = v.args[0]
+        if x.op == "shl" and any(_is_const(x.args[1], n) for n in (8, 16, 24)):
+            return _Byte(3 - int(x.args[1].number) // 8, x.args[0], True)
+        return _Byte(3, x, True)
     return None
-
-
-def _unsigned_byte(v: Value) -> tuple[int, Value] | None:
-    if v.op != "and" or not _is_const(v.args[1], 255):
-        return None
-    x = v.args[0]
-    if x.op == "shr" and any(_is_const(x.args[1], n) for n in (8, 16, 24)):
-        return int(x.args[1].number) // 8, x.args[0]
-    return 0, x
-
-
-def _signed_byte(v: Value) -> tuple[int, Value] | None:
-    if v.op != "shr" or not _is_const(v.args[1], 24):
-        return None
-    x = v.args[0]
-    if x.op == "shl" and any(_is_const(x.args[1], n) for n in (8, 16, 24)):
-        return 3 - int(x.args[1].number) // 8, x.args[0]
-    return 3, x
 
 
 def _is_const(v: Value, number: int) -> bool:

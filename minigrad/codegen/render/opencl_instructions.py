@@ -1,14 +1,16 @@
 """Values that OpenCL C has one expression for: sums of bytes' products, functions of four bits, bits of a float16."""
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from minigrad.codegen.render.accesses import load
-from minigrad.codegen.render.llvm_dot_products import dot_of
+from minigrad.codegen.render.llvm_dot_products import signed_dot_of
 from minigrad.codegen.render.llvm_tables import table_of
 from minigrad.codegen.render.opencl_language import float_literal
 from minigrad.codegen.render.refs import Memory, Ref
 from minigrad.dtype import float16, float32, int32, uint16
+from minigrad.target import BYTE_PRODUCTS
 from minigrad.value import Value
 
 if TYPE_CHECKING:
@@ -25,21 +27,23 @@ def instruction_for(language: OpenclLanguage, v: Value) -> tuple[tuple[Value, ..
     if is_bits_in_memory(language.out, v):
         return (), load_bits
     if v.op == "add" and v.dtype is int32 and language.out.width == 1:
-        for found, before in ((dot_of(v), ()), (dot_of(v.args[1]), v.args[:1])):
-            if found is not None:
-                return (*found, *before), lambda out, v, mask, args: dot_bytes(language, *args)
+        for found, before in ((signed_dot_of(v), ()), (signed_dot_of(v.args[1]), v.args[:1])):
+            if found is not None and BYTE_PRODUCTS[found[1]] in language.out.target.features:
+                return (*found[0], *before), partial(dot_bytes, language, found[1])
     table = numbers_in_a_row(language.out, v)
     if table is None:
         return None
     return (table[0],), lambda out, v, mask, args: of_four_bits(language, table[1], out.spread(args[0], 16))
 
 
-def dot_bytes(language: OpenclLanguage, w: Ref, x: Ref, before: Ref | None = None) -> Ref:
-    """The sum of the products of the unsigned bytes of `w` and the signed bytes of `x`, plus `before`."""
-    language.helpers.add("dot_bytes")
-    text, operands = f"dot_bytes({w.text}, {x.text})", (w, x)
-    return language.pure(f"({before.text} + {text})", int32, 1, (*operands, before)) if before else \
-        language.pure(text, int32, 1, operands)
+def dot_bytes(language: OpenclLanguage, signed: tuple[bool, bool], out: Emitter, v: Value, mask: Ref | None,
+              args: list[Ref]) -> Ref:
+    """The sum of the products of the bytes of two words, signed or not, plus a third argument if there is one."""
+    total, signs = "int" if any(signed) else "uint", "".join(["s" if s else "u" for s in signed])
+    w, x, *before = args
+    text = f"as_int(dot_4x8packed_{signs}_{total}(as_uint({w.text}), as_uint({x.text})))"
+    dot = language.pure(text, int32, 1, (w, x))
+    return language.operation("add", [*before, dot], int32) if before else dot
 
 
 def of_four_bits(language: OpenclLanguage, numbers: tuple[float, ...], x: Ref) -> Ref:

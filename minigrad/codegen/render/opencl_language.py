@@ -18,19 +18,13 @@ RESERVED = frozenset("""
     abs all any as bool break case char const continue convert default do double else enum extern false fabs floor
     ceil trunc rint fma float for global goto half if in inline int kernel local long max min private register restrict
     return select short signed sizeof sqrt static struct switch true typedef uchar uint ulong union unsigned ushort
-    void volatile while extent fetch of_four_bits dot_bytes""".split())
+    void volatile while extent fetch of_four_bits""".split())
 
 HELPERS = {
     "of_four_bits": """#ifdef __AVX512F__
 #define of_four_bits(table, x, first) __builtin_ia32_permvarsf512(table, __builtin_astype(x, int16))
 #else
 #define of_four_bits(table, x, first) (convert_float16(as_int16((x) & 15)) + (float16)(first))
-#endif""",
-    "dot_bytes": """#ifdef __opencl_c_integer_dot_product_input_4x8bit_packed
-#define dot_bytes(w, x) dot_4x8packed_us_int(as_uint(w), as_uint(x))
-#else
-#define dot_bytes(w, x) (((w) & 255) * ((x) << 24 >> 24) + ((w) >> 8 & 255) * ((x) << 16 >> 24) \\
-    + ((w) >> 16 & 255) * ((x) << 8 >> 24) + ((w) >> 24 & 255) * ((x) >> 24))
 #endif""",
     "fetch": """#if defined(__x86_64__) || defined(__aarch64__)
 #define fetch(p, level) __builtin_prefetch(p, 0, level)
@@ -39,7 +33,7 @@ HELPERS = {
 #endif""",
 }
 """Macros that a text may use, for what not all compilers know: a look-up of table[i] = first + i by the low four bits
-of each lane, one permutation of a register; sums of four byte products (cl_khr_integer_dot_product); a prefetch."""
+of each lane, one permutation of a register; a prefetch."""
 
 
 def all_values(function: Function) -> list[Value]:

@@ -17,10 +17,14 @@ In a matrix unit waves take the place of work-items: `split mm -> tm mm1 by 32 ;
 kk, and `call mma_f16_opencl at v`. Both operands must be half values as they are: what is computed in float32 on the
 way would have to be rounded. Units that round float32 themselves take any; a target has those where the user allows it.
 
+Where the target multiplies words of four bytes, tiles of narrow integers are of such words: the sum is over groups of
+four along K, `t0 = sum(r0<16: dot(p0[...4*r0], p1[...4*r0]))`, copies are of words, and all else is the same.
+
 Which tile, and whether K is split, depends on shapes and the target only.
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil
 
 from minigrad.codegen.cost.machine import machine
@@ -29,15 +33,18 @@ from minigrad.codegen.microkernels.matrix import WAVE, MatrixUnit, unit_of
 from minigrad.codegen.plan.box import PADDING
 from minigrad.codegen.plan.matrix_units import half_type
 from minigrad.codegen.plan.steps import Bind, Call, Order, Plan, Split, Stage, Step
+from minigrad.codegen.plan.words import narrowed
 from minigrad.codegen.strategies.access import value_accesses
 from minigrad.codegen.strategies.group_reduction import as_one
+from minigrad.codegen.strategies.narrow import in_words
 from minigrad.codegen.strategies.packed import size
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.codegen.strategies.split_k import best_part, in_parts
-from minigrad.dtype import float32
+from minigrad.dtype import float32, int8, int32, uint8, uint32
 from minigrad.expr import Var
-from minigrad.target import Target
-from minigrad.value import Value, binary, reduce
+from minigrad.ops.scalars import dot_bytes
+from minigrad.target import BYTE_PRODUCTS, Target
+from minigrad.value import Value, binary, cast, reduce
 
 Tile = tuple[int, int, int, int]
 """Rows and columns of a group's tile, work-items or waves down and across."""
@@ -70,7 +77,13 @@ def plan(nest: Nest, target: Target) -> tuple[Nest, Plan] | str:
     chosen, staged = choose(found, target), found.buffers
     if isinstance(chosen, str) or not all(staged):
         return chosen if isinstance(chosen, str) else "not in tiles: an operand is read for both sides, or nowhere"
-    return as_product(nest, found), steps_of(found, *chosen, staged, target)
+    fast = [lies_along(value, vs, found.k) for value, vs in ((found.a, found.m), (found.b, found.n))]
+    signed = None if chosen[2] else signs(found, target)
+    product = binary("mul", found.a, found.b)
+    if signed is not None:
+        found = in_words(found, "i8x4")
+        product = cast(dot_bytes(cast(found.a, int32), cast(found.b, int32), dtype=int32, signed=signed), found.total)
+    return as_sum(nest, found, product), steps_of(found, *chosen, staged, fast, target)
 
 
 def choose(c: Contraction, target: Target) -> Chosen | str:
@@ -101,6 +114,16 @@ def unit_for(c: Contraction, target: Target) -> MatrixUnit | None:
     unit = unit_of(dtype, target) if dtype is not None and dtype is other else None
     unit = unit or (unit_of(float32, target) if c.a.dtype is c.b.dtype is float32 else None)
     return unit if unit is not None and c.total is float32 and size(c.k) >= unit.depth else None
+
+
+def signs(c: Contraction, target: Target) -> tuple[bool, bool] | None:
+    """For each operand True where its bytes are signed, if the target multiplies words of them; else None."""
+    operands = narrowed(c.a), narrowed(c.b)
+    dtypes = [v.dtype for v in operands if v is not None and v.dtype in (int8, uint8)]
+    if c.total not in (int32, uint32) or len(dtypes) < 2 or not any(isinstance(v.hi, int) for v in c.k):
+        return None
+    a, b = [dtype is int8 for dtype in dtypes]
+    return (a, b) if BYTE_PRODUCTS[a, b] in target.features else None
 
 
 def fits(tile: Tile, depth: int, unit: MatrixUnit | None, c: Contraction, target: Target) -> bool:
@@ -140,9 +163,9 @@ def split(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
 # ---- steps ----
 
 
-def steps_of(c: Contraction, tile: Tile, depth: int, unit: MatrixUnit | None, staged: tuple[str, str], target: Target
-             ) -> Plan:
-    """The steps of a tile."""
+def steps_of(c: Contraction, tile: Tile, depth: int, unit: MatrixUnit | None, staged: tuple[str, str],
+             fast: Sequence[bool], target: Target) -> Plan:
+    """The steps of a tile. `fast`: whether each operand is contiguous along the sum."""
     (m, n, down, across), steps = tile, list[Step]()
     row, column, k = (as_one(vs, steps) for vs in (c.m, c.n, c.k))
     steps += [Split(row, "gm", "mm", m, "guard"), Split(column, "gn", "nn", n, "guard"),
@@ -160,10 +183,10 @@ def steps_of(c: Contraction, tile: Tile, depth: int, unit: MatrixUnit | None, st
     order = [*outer, *items, "kb", *terms, *copies, *inside]
     kinds = {"group": outer, "item": items, "unroll": copies}
     steps += [*[Bind(kind, tuple(loops)) for kind, loops in kinds.items() if loops], Order(tuple(order))]
-    for name, side, value, vs in zip(staged, ("mm", "nn"), (c.a, c.b), (c.m, c.n), strict=True):
+    for name, side, along in zip(staged, ("mm", "nn"), fast, strict=True):
         layout = ("k", side) if unit is None else (side, "k")
-        fast = "k" if lies_along(value, vs, c.k) else side
-        steps.append(Stage(name, "kb", layout, "" if fast == layout[1] else fast, items=True, double=True))
+        first = "k" if along else side
+        steps.append(Stage(name, "kb", layout, "" if first == layout[1] else first, items=True, double=True))
     if unit is not None:
         steps.append(Call(f"{unit.name}_{target.language}", order[-4]))
     return Plan("tiles" if unit is None else "matrix", tuple(steps))
@@ -186,12 +209,11 @@ def lies_along(value: Value, side: tuple[Var, ...], k: tuple[Var, ...]) -> bool:
     return next((own != 1 for own, along in steps if 1 in (own, along)), False)
 
 
-def as_product(nest: Nest, c: Contraction) -> Nest:
-    """The nest as a sum of products of its two operands; itself where it is one."""
+def as_sum(nest: Nest, c: Contraction, term: Value) -> Nest:
+    """The nest as a sum of such terms; itself where it is one."""
     total = next(s for s in nest.body if isinstance(s, Define) and s.name == c.name)
     domain = tuple([v for v in nest.domain if v.hi != 0])
-    product = binary("mul", c.a, c.b)
     if domain == nest.domain and total.value.op == "reduce" and set(total.value.over) == set(c.k) and \
-            total.value.args[0] in (product, binary("mul", c.b, c.a)):
+            total.value.args[0] in (term, binary("mul", c.b, c.a)):
         return nest
-    return Nest(domain, (Define(c.name, reduce("sum", c.k, product)), *c.outputs))
+    return Nest(domain, (Define(c.name, reduce("sum", c.k, term)), *c.outputs))

@@ -40,7 +40,7 @@ from minigrad.target import Target
 HOST = host_target(shared_jit(), 1)
 AVX512 = Target("avx512", "llvm", "icelake-server", 64, 32, 2,
                 features=frozenset("sse fma f16c avx2 avx512f avx512bw avx512vnni".split()))
-DOTS = replace(AVX512, name="dots", cpu="cooperlake", features=AVX512.features | {"avx512bf16"})
+BYTE_PRODUCTS = replace(AVX512, name="dots", cpu="cooperlake", features=AVX512.features | {"avx512bf16"})
 AMX = replace(AVX512, name="amx", cpu="sapphirerapids",
               features=AVX512.features | {"amx-tile", "amx-int8", "amx-bf16"})
 AVX2 = Target("avx2", "llvm", "x86-64-v3", 32, 16, 2, features=frozenset("sse fma f16c avx2".split()))
@@ -369,7 +369,7 @@ def test_tiles_multiply(kind: str) -> None:
 
 
 @pytest.mark.parametrize("target, kinds", [
-    (AVX512, "f32 u8x4"), (AVX512, "i16x2"), (DOTS, "bf16x2"), (AVX2, "f32 i16x2"), (AVXVNNI, "u8x4"),
+    (AVX512, "f32 u8x4"), (AVX512, "i16x2"), (BYTE_PRODUCTS, "bf16x2"), (AVX2, "f32 i16x2"), (AVXVNNI, "u8x4"),
     (NEON, "f32 i8x4"), (V1, "u8x4")], ids=lambda x: getattr(x, "name", x))
 def test_the_tallest_tile_has_no_sum_on_the_stack(target: Target, kinds: str) -> None:
     """Which is what the strategy asks for."""
@@ -384,7 +384,7 @@ def test_the_tallest_tile_has_no_sum_on_the_stack(target: Target, kinds: str) ->
 
 
 BIG = [(AVX512, "f32", 14, 2), (AVX512, "f32", 8, 3), (AVX512, "f64", 14, 2), (AVX512, "i16x2", 12, 2),
-       (AVX512, "u8x4", 14, 2), (DOTS, "bf16x2", 14, 2), (DOTS, "bf16x2", 9, 3), (AVX2, "f32", 6, 2),
+       (AVX512, "u8x4", 14, 2), (BYTE_PRODUCTS, "bf16x2", 14, 2), (BYTE_PRODUCTS, "bf16x2", 9, 3), (AVX2, "f32", 6, 2),
        (AVX2, "f32", 4, 3), (AVX2, "f64", 6, 2), (AVX2, "i16x2", 5, 2), (NEON, "f32", 8, 3), (NEON, "f64", 8, 3),
        (NEON, "i8x4", 8, 3), (V1, "u8x4", 8, 3)]
 

@@ -28,8 +28,8 @@ from minigrad.runtime.cpu import host_target, shared_jit
 from minigrad.target import Target
 from minigrad.value import load
 
-DOTS = replace(AVX512, name="dots", features=AVX512.features | {"avx512bw", "avx512bf16"})
-TARGETS = pytest.mark.parametrize("target", [AMX, DOTS], ids=lambda t: t.name)
+BYTE_PRODUCTS = replace(AVX512, name="dots", features=AVX512.features | {"avx512bw", "avx512bf16"})
+TARGETS = pytest.mark.parametrize("target", [AMX, BYTE_PRODUCTS], ids=lambda t: t.name)
 PRODUCTS = pytest.mark.skipif(not host_target(shared_jit(), 1).features & {"amx-bf16", "avx512bf16"},
                               reason="this processor has no instruction that multiplies bfloat16")
 rng = np.random.default_rng(17)
