@@ -12,6 +12,9 @@ SIGNS_LOST, SUMS_REORDERED = "signs lost", "sums reordered"
 BYTE_PRODUCTS = {(True, True): "dot-ss", (False, True): "dot-us", (True, False): "dot-us", (False, False): "dot-uu"}
 """The features of targets with integer dot products of words of four bytes, by whether these are signed."""
 
+SUB_GROUPS, SIZED_SUB_GROUPS = "sub-groups", "sized sub-groups"
+"""Features of targets that have sub-groups, and of those where a kernel says how large they are."""
+
 MIN_LOCAL_MEMORY, MIN_GROUP = 16 * 1024, 64
 
 

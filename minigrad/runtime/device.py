@@ -14,9 +14,9 @@ import numpy as np
 from minigrad.config import current
 from minigrad.program import Program
 from minigrad.stores import Store, at_once
-from minigrad.target import MARGINS, Target
+from minigrad.target import MARGINS, SUB_GROUPS, Target
 
-ASKED_FOR = "mma-tf32", "sub-groups", MARGINS
+ASKED_FOR = "mma-tf32", SUB_GROUPS, MARGINS
 """Features that change what is computed or where: programs use them where `Config.units`, in this order, says so."""
 
 __all__ = ["Buffer", "Device", "Launch", "Program", "grouped"]

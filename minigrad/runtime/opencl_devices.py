@@ -30,7 +30,7 @@ from minigrad.runtime.opencl_quirks import (
     short_name,
 )
 from minigrad.runtime.opencl_vendors import environments_drivers
-from minigrad.target import BYTE_PRODUCTS, Target
+from minigrad.target import BYTE_PRODUCTS, SIZED_SUB_GROUPS, SUB_GROUPS, Target
 
 FP_DENORM, FP_FMA, FP_CORRECT_DIVIDE = 1, 32, 128
 RUSTICL_VARIABLE = "RUSTICL_ENABLE"
@@ -43,6 +43,9 @@ LOCAL_SHARE = 7, 8
 BYTE_PRODUCTS_FEATURE, BYTE_PRODUCTS_ACCELERATED = "__opencl_c_integer_dot_product_input_4x8bit_packed", 0x1075
 """The feature of OpenCL C, and the number of the question whether the hardware has it: six times yes or no, the first
 three of which are about signed, unsigned and mixed bytes."""
+SIZE_BY_ATTRIBUTE, SUB_GROUP = "cl_intel_required_subgroup_size", 16
+"""The extension by which a kernel says how large its sub-groups are, and what ours say: all devices that have it know
+that size, and it needs half of the registers that 32 would."""
 
 _lock = free_in_children(threading.RLock())
 _found: list[DeviceInfo] | None = None
@@ -223,7 +226,7 @@ def _describe(device: Any) -> DeviceInfo | None:
         widest = NARROW_BYTES if NARROW_CODE in quirks else MAX_VECTOR_BYTES
         vector_bytes = max(4, min(widest, 4 * device.native_vector_width_float))
     sub_group = _sub_group(device)
-    features = _features(device) | ({"sub-groups"} if sub_group else set()) | (quirks & OF_TEXTS)
+    features = _features(device) | ({SUB_GROUPS} if sub_group else set()) | (quirks & OF_TEXTS)
     if PRODUCTS_EMULATED in quirks:
         features -= frozenset(BYTE_PRODUCTS.values())
     return DeviceInfo(
@@ -258,6 +261,7 @@ def _features(device: Any) -> frozenset[str]:
                "divide": single & FP_CORRECT_DIVIDE, "subnormals": single & FP_DENORM}
     units = "cl_nv_device_attribute_query" in extensions and device.compute_capability_major_nv >= 8
     offered |= {"mma-f16": units, "mma-bf16": units, "mma-tf32": units}
+    offered |= {SIZED_SUB_GROUPS: SIZE_BY_ATTRIBUTE in extensions}
     return frozenset(name for name, there in offered.items() if there) | byte_products(device)
 
 
@@ -277,27 +281,39 @@ def byte_products(device: Any) -> frozenset[str]:
     return frozenset([BYTE_PRODUCTS[signs] for signs, fast in zip(order, answer, strict=False) if fast and not failed])
 
 
+def has_sub_groups(device: Any) -> bool:
+    """True where a device has the functions of sub-groups: by extension up to OpenCL 2, by a feature from 3 on."""
+    extensions = device.extensions.split()
+    if "cl_khr_subgroups" in extensions or not _is_3(device):
+        return "cl_khr_subgroups" in extensions
+    return any([feature.name == "__opencl_c_subgroups" for feature in device.opencl_c_features])
+
+
 def _sub_group(device: Any) -> int:
-    """Work-items of a sub-group: those that the driver likes work-groups to be a multiple of. 0 where there are none,
-    or where they differ from kernel to kernel (Intel's)."""
-    extensions = set(device.extensions.split())
-    if "cl_khr_subgroups" not in extensions or "cl_intel_required_subgroup_size" in extensions:
+    """Work-items of a sub-group, 0 where there are none: SUB_GROUP where kernels say how many, else as many as there
+    are in work-groups of any size. 0 where that differs."""
+    if not has_sub_groups(device):
         return 0
+    if SIZE_BY_ATTRIBUTE in device.extensions.split():
+        return SUB_GROUP
     import pyopencl as cl
-    kernel = _compiled(device)
-    return 0 if kernel is None else kernel.get_work_group_info(
-        cl.kernel_work_group_info.PREFERRED_WORK_GROUP_SIZE_MULTIPLE, device)
+    kernel = _compiled(device, "-cl-std=CL3.0" if device.version.startswith("OpenCL 3") else "-cl-std=CL2.0")
+    if kernel is None:
+        return 0
+    found = {kernel.get_sub_group_info(device, cl.kernel_sub_group_info.MAX_SUB_GROUP_SIZE_FOR_NDRANGE, [items])
+             for items in (64, min(256, device.max_work_group_size))}
+    return found.pop() if len(found) == 1 else 0
 
 
 def _compiles(device: Any) -> bool:
     return _compiled(device) is not None
 
 
-def _compiled(device: Any) -> Any:
+def _compiled(device: Any, option: str = "") -> Any:
     """A small kernel, None where the driver fails to compile."""
     import pyopencl as cl
     try:
         text = "__kernel void empty(__global float *p) { p[0] = 0; }"
-        return cl.Kernel(cl.Program(cl.Context([device]), text).build(cache_dir=False), "empty")
+        return cl.Kernel(cl.Program(cl.Context([device]), text).build(option, cache_dir=False), "empty")
     except cl.Error:
         return None

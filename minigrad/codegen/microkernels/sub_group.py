@@ -14,9 +14,8 @@ from functools import lru_cache
 
 from minigrad.codegen.microkernels.microkernel import Microkernel
 from minigrad.dtype import DType, float32, float64, int32, int64, uint32, uint64
-from minigrad.target import Target
+from minigrad.target import SUB_GROUPS, Target
 
-FEATURE = "sub-groups"
 WIDTHS = (4, 8, 16, 32, 64, 128)
 _TYPES = {float32: "float", float64: "double", int32: "int", int64: "long", uint32: "uint", uint64: "ulong"}
 _JOINED = {"sum": ("sub_group_reduce_add(x)", "total + y", "total[0] + part[x]"),
@@ -26,7 +25,7 @@ _JOINED = {"sum": ("sub_group_reduce_add(x)", "total + y", "total[0] + part[x]")
 
 def sub_group_width(target: Target) -> int:
     """The number of work-items that join at once; 0 where plans do without."""
-    return target.sub_group if FEATURE in target.features and target.sub_group in WIDTHS else 0
+    return target.sub_group if SUB_GROUPS in target.features and target.sub_group in WIDTHS else 0
 
 
 def sub_group_name(monoid: str, dtype: DType, width: int) -> str | None:
@@ -52,7 +51,7 @@ def sub_group_microkernel(name: str) -> Microkernel | None:
         "  total[0] = part[0]",
         f"  for x in 1..{width} serial:",
         f"    total[0] = {_JOINED[monoid][2]}", ""])
-    return Microkernel(name, meaning, frozenset({FEATURE}), _text(name, monoid, dtype, width), "opencl")
+    return Microkernel(name, meaning, frozenset({SUB_GROUPS}), _text(name, monoid, dtype, width), "opencl")
 
 
 def _text(name: str, monoid: str, dtype: DType, width: int) -> str:
@@ -60,7 +59,9 @@ def _text(name: str, monoid: str, dtype: DType, width: int) -> str:
     if monoid != "sum" and dtype.is_float:
         joined = f"sub_group_any(x != x) ? ({kind})NAN : {joined}"
     return "\n".join([
+        "#ifndef __opencl_c_subgroups",
         "#pragma OPENCL EXTENSION cl_khr_subgroups : enable",
+        "#endif",
         f"void {name}(__local const {kind} *part, {kind} *sum) {{",
         f"    if (get_sub_group_size() == {width} && "
         f"sub_group_all(get_local_id(0) / {width} == get_sub_group_id())) {{",

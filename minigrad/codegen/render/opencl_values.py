@@ -186,8 +186,9 @@ class OpenclLanguage(Language):
         return texts[op]
 
     def contracted(self, op: str, args: Sequence[Ref], kind: DType) -> str | None:
-        """A sum with a product, as one expression, which the compiler may fuse."""
-        if not kind.is_float or op not in ("add", "sub"):
+        """A sum with a product, as one expression, which the compiler may fuse; one with the other sign of what is
+        subtracted, so that none is where signs may be lost."""
+        if not kind.is_float or op not in ("add", "sub") or self.signs_lost:
             return None
         (x, y), sign = args, _INFIX[op]
         if x in self.products:
@@ -226,9 +227,14 @@ class OpenclLanguage(Language):
             return f"{self.factor(args[0])} {_INFIX[op]} {self.factor(args[1])}"
         raise InternalError(f"[render] {self.out.function.name}: no OpenCL operation {op} of {args[0].dtype}")
 
+    @property
+    def signs_lost(self) -> bool:
+        """True where a work-item may lose the sign of a negated float at a barrier."""
+        return SIGNS_LOST in self.target.features and group_size(self.out.function) > 0
+
     def negated(self, x: Ref) -> str:
-        """The float with its other sign; by its bits where a work-item may lose the sign at a barrier."""
-        if SIGNS_LOST not in self.target.features or not group_size(self.out.function):
+        """The float with its other sign; by its bits where a work-item may lose the sign."""
+        if not self.signs_lost:
             return f"-{x.text}"
         word, sign = ("ulong", "0x8000000000000000ul") if x.dtype is float64 else ("uint", "0x80000000u")
         kind, lanes = self.kind(x.dtype, x.lanes), x.lanes if x.lanes > 1 else ""

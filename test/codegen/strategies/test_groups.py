@@ -254,6 +254,8 @@ NEGATED = {
     "by -1": lambda x: (x / -1).softmax(1),
     "of whole numbers": lambda x: (-(x * 9).cast("int32").cast("float32")).softmax(1),
     "of halves": lambda x: (-x.cast("float16").contiguous()).softmax(1),
+    "softmax of a multiple": lambda x: (x * 0.05).softmax(1),
+    "products less the greatest": lambda x: (lambda m: ((x * 3 + 1) * (x - m) - m).softmax(1))(x.max(1, keepdim=True)),
 }
 """Functions of rows that use a number with its other sign before a barrier and after it."""
 

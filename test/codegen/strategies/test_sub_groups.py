@@ -1,11 +1,13 @@
 """Sub-groups: sums that are joined by them, the microkernel and its text, and where they are declined."""
 # Tests know their dims are ints.
 # mypy: disable-error-code="arg-type,type-var"
+import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import drivers
+from conftest import drivers, each_driver
 from support.groups import GPU, REDUCTIONS
 from support.packed import arguments, equal_the_kernel, flat_kernel, tensor
 
@@ -13,7 +15,7 @@ from minigrad import Tensor, config
 from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.nodes import Barrier
 from minigrad.codegen.ir.nodes import Call as IRCall
-from minigrad.codegen.ir.text import meaning_of
+from minigrad.codegen.ir.text import meaning_of, parse_function
 from minigrad.codegen.ir.verify import verify_meaning
 from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.kernel_interpret import interpret_kernel
@@ -27,7 +29,7 @@ from minigrad.codegen.strategies.plan import Plan, parse_plan
 from minigrad.runtime.device import Launch
 from minigrad.runtime.opencl import OpenCL, open_device
 from minigrad.runtime.opencl_build import build_quietly
-from minigrad.runtime.opencl_devices import find_device
+from minigrad.runtime.opencl_devices import has_sub_groups
 from minigrad.target import Target
 
 SUB = replace(GPU, features=frozenset({"sub-groups"}), sub_group=8)
@@ -186,9 +188,49 @@ __kernel __attribute__((reqd_work_group_size(16, 1, 1))) void run(__global const
         assert np.isnan(row[8:]).all()
 
 
+@pytest.mark.parametrize("version, extensions, features, there", [
+    ("OpenCL 1.2 CUDA", "cl_khr_fp64", None, False),
+    ("OpenCL 2.0 AMD-APP (3590.0)", "cl_khr_subgroups cl_khr_fp64", None, True),
+    ("OpenCL 3.0 ", "cl_khr_subgroups", [], True),
+    ("OpenCL 3.1 (Build 0)", "cl_intel_subgroups cl_intel_required_subgroup_size", ["__opencl_c_subgroups"], True),
+    ("OpenCL 3.0 NEO", "cl_khr_subgroup_shuffle", ["__opencl_c_images", "__opencl_c_fp64"], False),
+])
+def test_sub_groups_are_an_extension_or_a_feature(version: str, extensions: str, features: list[str] | None,
+                                                  there: bool) -> None:
+    device = SimpleNamespace(version=version, extensions=extensions)
+    if features is not None:  # older devices cannot be asked
+        device.opencl_c_features = [SimpleNamespace(name=name) for name in features]
+    assert has_sub_groups(device) is there
+
+
+@each_driver
 @pytest.mark.parametrize("name", DEVICES)
 def test_devices_say_what_they_have(name: str) -> None:
-    info = find_device(name.partition(":")[2])
+    """The size that plans are made for is that of the sub-groups in kernels that ask for it, or of all."""
+    device = open_device(name.partition(":")[2])
+    info = device.info
     assert (info.sub_group > 0) == ("sub-groups" in info.features)
-    if "cl_khr_subgroups" not in info.handle.extensions.split():
-        assert info.sub_group == 0
+    if not info.sub_group:
+        assert not has_sub_groups(info.handle)
+        return
+    kernel, target = find(f"sub_sum_f32_{info.sub_group}"), replace(info.target, vector_bytes=4)
+    function = parse_function(f"""func f(in x: f32[128], out y: f32[128])
+  for g in 0..1 group:
+    alloc part: f32[128] local
+    for t in 0..128 item:
+      part[t] = x[t]
+      barrier
+      alloc total: f32[1] register
+      call {kernel.name}(part[t//{info.sub_group}*{info.sub_group}], total[0])
+      y[t] = total[0]
+""")
+    program = render_opencl(function, target)
+    assert ("intel_reqd_sub_group_size" in program.source) == ("sized sub-groups" in info.features)
+    source = re.sub(r"\*sum = .*;", "*sum = get_sub_group_size();", program.source, count=1)
+    executable, = device.load([replace(program, source=source)])
+    x, out = np.ones(128, np.float32), np.zeros(128, np.float32)
+    buffers = [device.alloc(x.nbytes), device.alloc(x.nbytes)]
+    device.copy_in(buffers[0], x)
+    device.launch([Launch(executable, (*buffers,), 1)])
+    device.copy_out(buffers[1], out)
+    assert (out == info.sub_group).all()
