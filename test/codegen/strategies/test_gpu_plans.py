@@ -19,7 +19,7 @@ NEAR = {"bfloat16": 4e-2, "float16": 6e-3, "": 2e-4}
 """How far from the greatest number of a result another one may be, by the narrowest type in a kernel's name."""
 
 SHUFFLES = "cl_khr_subgroup_shuffle"
-EVERY = {"products": 3, "attention": 3, "convolutions": 2, "windows": 2, "norms": 2}
+EVERY = {"products": 4, "attention": 4, "convolutions": 2, "windows": 2, "sums": 2, "norms": 2, "phases": 3}
 """Of families whose kernels take long to compile, every so many is run without --all; others whole."""
 
 ELSEWHERE = 11
@@ -106,7 +106,7 @@ def test_sub_groups_join_sums(driver: str) -> None:
     assert len(joined) >= len(JOINED)
 
 
-UNITS_ALL, UNITS_SMALL, UNITS_LARGE = 3, 16, 96
+UNITS_ALL, UNITS_SMALL, UNITS_LARGE = 3, 24, 96
 """Of products and convolutions so many-th ones by matrix units: with --all, in tiny tiles, and in those of GPUs."""
 
 

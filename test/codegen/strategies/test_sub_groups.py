@@ -214,6 +214,7 @@ def test_devices_say_what_they_have(name: str) -> None:
         assert not has_sub_groups(info.handle)
         return
     kernel, target = find(f"sub_sum_f32_{info.sub_group}"), replace(info.target, vector_bytes=4)
+    assert kernel is not None
     function = parse_function(f"""func f(in x: f32[128], out y: f32[128])
   for g in 0..1 group:
     alloc part: f32[128] local
