@@ -297,7 +297,7 @@ def _sub_group(device: Any) -> int:
     if SIZE_BY_ATTRIBUTE in device.extensions.split():
         return SUB_GROUP
     import pyopencl as cl
-    kernel = _compiled(device, "-cl-std=CL3.0" if device.version.startswith("OpenCL 3") else "-cl-std=CL2.0")
+    kernel = _compiled(device, f"-cl-std={_language(device)}")
     if kernel is None:
         return 0
     found = {kernel.get_sub_group_info(device, cl.kernel_sub_group_info.MAX_SUB_GROUP_SIZE_FOR_NDRANGE, [items])
