@@ -60,7 +60,7 @@ def tiled(kernel: Kernel, nest: Nest, target: Target) -> Function:
     return build_any(kernel, (chosen[0],), chosen[1], "f")
 
 
-CASES = {("int8", "int8"): ("odd", "a.T @ b.T", "batched", "scaled", "conv")}
+CASES: dict[tuple[str, str], tuple[str, ...]] = {("int8", "int8"): ("odd", "a.T @ b.T", "batched", "scaled", "conv")}
 CASES |= {signs: ("odd", "scaled") for signs in SIGNS if signs not in CASES}
 
 
