@@ -29,7 +29,7 @@ from minigrad.runtime.registry import get_device
 package = pathlib.Path(minigrad.__file__).parent
 for path in sorted(package.rglob("*.py")):
     first, *others = path.relative_to(package).with_suffix("").parts
-    if first not in ("__main__", "onnx", "torch_compile") and "templates" not in others:
+    if first not in ("__main__", "onnx", "torch_compile") and not {"templates", "onnx_files"} & {*others}:
         importlib.import_module(".".join(["minigrad", first, *others]).removesuffix(".__init__"))
 from minigrad.runtime.own_files import is_own, problem_of
 assert is_own("/") and problem_of("/nowhere") is None is problem_of("/tmp")
