@@ -24,7 +24,7 @@ from minigrad.errors import CompileError, InternalError
 from minigrad.runtime import disk_cache
 from minigrad.runtime.device import Program
 from minigrad.runtime.opencl_devices import DeviceInfo
-from minigrad.runtime.opencl_quirks import COMPILES_LATE, OWN_CACHE
+from minigrad.runtime.opencl_quirks import COMPILES_LATE, INTERPRETER, OWN_CACHE
 
 KERNELS_PER_BUILD = 64
 CHARS_PER_BUILD = 100_000
@@ -52,7 +52,8 @@ class Builder:
         begun: list[tuple[list[Program], str, Future]] = []
         rest: list[list[Program]] = []
         with _quiet(), ExitStack() as stack:
-            pool = ThreadPoolExecutor(current().threads) if current().threads > 1 else None
+            threads = 1 if INTERPRETER in self._info.quirks else current().threads
+            pool = ThreadPoolExecutor(threads) if threads > 1 else None
             if pool is not None:
                 stack.callback(pool.shutdown, cancel_futures=True)
             for group, whole in self._missing(programs, found):

@@ -48,7 +48,8 @@ QUIRKS = (
     Quirk(FINISH_SKIPS_FLUSHED, "rusticl", "", "",
           "clFinish waits for what it flushes itself, not for what an earlier clFlush handed over (Mesa 22.3)"),
     Quirk(SOFTWARE, "", "llvmpipe|softpipe|swrast", "", "a rasteriser on the CPU: right, but slower than a CPU driver"),
-    Quirk(INTERPRETER, "oclgrind", "", "", "looks at each access of a kernel, a thousand times slower than it runs"),
+    Quirk(INTERPRETER, "oclgrind", "", "", "looks at each access of a kernel, a thousand times slower than it runs; "
+          "two builds at once end the process (21.10)"),
     Quirk(LOOP_BUDGET, "", "llvmpipe", "",
           "ends every loop once those of a work-item have run 65535 iterations together, and goes on after them"),
     Quirk(UNITS_UNKNOWN, "", "llvmpipe", "",
