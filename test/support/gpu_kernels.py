@@ -205,8 +205,9 @@ for number, (name, how) in enumerate(ATTENTION.items()):
     for kind in ("float32", HALVES[number % 2]):
         add("attention", f"attention {name} forward {kind}",
             lambda d, kind=kind, how=how: attention(d, "forward", kind, **how))
-    add("attention", f"attention {name} gradients",
-        lambda d, kind=FLOATS[0 if number % 3 else 1], how=how: attention(d, "gradients", kind, **how))
+    kind = FLOATS[0 if number % 3 else 1]
+    add("attention", f"attention {name} gradients {kind}",
+        lambda d, kind=kind, how=how: attention(d, "gradients", kind, **how))
 
 # ---- sums ----
 
