@@ -175,6 +175,10 @@ for number, (name, pool) in enumerate(POOLS.items()):
                 lambda x: pool(x).detach() if a[0] == "forward" else gradients(d, pool(x), x))(
                     d.wanted(2, 3, 17, 22, kind=a[1])))
 
+for kind in FLOATS:
+    add("windows", f"activation with its means {kind}",
+        lambda d, kind=kind: (lambda y: (y, y.mean((2, 3))))(d(2, 20, 9, 9, kind=kind).silu()))
+
 # ---- attention ----
 
 ATTENTION: dict[str, dict[str, Any]] = {

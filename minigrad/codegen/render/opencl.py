@@ -16,12 +16,11 @@ from hashlib import sha256
 from minigrad.codegen.ir.nodes import Call, Function, Loop, Stmt, extent_of, group_size
 from minigrad.codegen.ir.text import meaning_of
 from minigrad.codegen.microkernels.microkernel import symbol_of
-from minigrad.codegen.microkernels.sub_group import width_of
 from minigrad.codegen.render.accesses import slot
 from minigrad.codegen.render.emitter import Emitter
 from minigrad.codegen.render.index import index
 from minigrad.codegen.render.language import Control
-from minigrad.codegen.render.opencl_language import HELPERS, MEMORY_TYPES, argument_type, uses_double
+from minigrad.codegen.render.opencl_language import HELPERS, MEMORY_TYPES, argument_type, sub_groups_of, uses_double
 from minigrad.codegen.render.opencl_memory import ALIGNMENT, OpenclAccess, OpenclStorage
 from minigrad.codegen.render.opencl_values import ZEROS, OpenclLanguage
 from minigrad.codegen.render.refs import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
@@ -33,7 +32,7 @@ from minigrad.dtype import DType, bool_, float32
 from minigrad.errors import DeviceError, present
 from minigrad.expr import bounds
 from minigrad.program import Program
-from minigrad.target import SIZED_SUB_GROUPS, SUMS_REORDERED, Target
+from minigrad.target import SUMS_REORDERED, Target
 
 _IDS = {"parallel": "get_global_id(0)", "group": "get_group_id(0)", "item": "get_local_id(0)"}
 
@@ -99,9 +98,7 @@ class OpenclProgram:
         attributes = [f"reqd_work_group_size({self.group}, 1, 1)"] if self.group else []
         if self.control.widest > 1:  # a driver that makes vectors of work-items need not try (Intel's)
             attributes.append(f"vec_type_hint(float{self.control.widest})")
-        width = max(map(width_of, self.control.functions), default=0)
-        if width and SIZED_SUB_GROUPS in out.target.features:
-            attributes.append(f"intel_reqd_sub_group_size({width})")
+        attributes += sub_groups_of(self.control.functions, out.target)
         before = f"__attribute__(({', '.join(attributes)}))\n" if attributes else ""
         texts = [HELPERS[name] for name in sorted(self.language.helpers)]
         texts += self.language.functions

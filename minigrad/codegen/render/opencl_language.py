@@ -2,11 +2,14 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 from minigrad.codegen.ir.nodes import Alloc, Function
 from minigrad.codegen.ir.walk import accesses, indices, statements, values
+from minigrad.codegen.microkernels.sub_group import width_of
 from minigrad.dtype import DType, bool_, float32, float64
 from minigrad.expr import Index, bounds
+from minigrad.target import SIZED_SUB_GROUPS, Target
 from minigrad.value import Value, indices_of, walk
 
 TYPES = {"bool": "int", "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar",
@@ -43,6 +46,13 @@ def all_values(function: Function) -> list[Value]:
 def uses_double(function: Function) -> bool:
     dtypes = [b.dtype for b in function.buffers] + [s.dtype for s in function.scalars]
     return float64 in dtypes or any(v.dtype is float64 for v in all_values(function))
+
+
+def sub_groups_of(called: Iterable[str], target: Target) -> list[str]:
+    """The attributes by which a kernel that calls these microkernels says how large its sub-groups are, where drivers
+    ask."""
+    width = max(map(width_of, called), default=0) if SIZED_SUB_GROUPS in target.features else 0
+    return [f"intel_reqd_sub_group_size({width})"] if width else []
 
 
 def reach(e: Index) -> int:
