@@ -48,6 +48,8 @@ def made(case: str, a: str, b: str, device: str = "CPU") -> Tensor:
         return of(3, 17, 45, dtype=a) @ of(3, 45, 19, dtype=b)
     if case == "a.T @ b.T":
         return of(64, 33, dtype=a).transpose(0, 1) @ of(40, 64, dtype=b).transpose(0, 1)
+    if case == "in parts":
+        return of(33, 2048, dtype=a) @ of(2048, 20, dtype=b)
     if case == "scaled":
         return (of(19, 70, dtype=a) @ of(70, 37, dtype=b) + of(37, dtype=a)).cast("float32") * 0.5
     return of(19, 23, dtype=a) @ of(23, 37, dtype=b)
@@ -119,11 +121,12 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.mark.parametrize("signs", SIGNS, ids="-".join)
 def test_products_of_bytes_are_executed(device: str, signs: tuple[str, str], small: None) -> None:
     """All cases of a pair of signs at once: drivers take long for a build."""
-    results = [made(case, *signs, device=device) for case in CASES[signs]]
+    cases = (*CASES[signs], "in parts")
+    results = [made(case, *signs, device=device) for case in cases]
     for result in results:
         assert f"dot_4x8packed_{SIGNS[signs]}(" in show(result, stage="source")
     minigrad.realize(*results)
-    for case, result in zip(CASES[signs], results, strict=True):
+    for case, result in zip(cases, results, strict=True):
         np.testing.assert_array_equal(result.numpy(), made(case, *signs, device="NUMPY").numpy())
 
 
