@@ -61,4 +61,7 @@ def conjunction(out: Emitter, x: Ref | None, y: Ref | None) -> Ref | None:
     if x is None or y is None or x is y:
         return x if y is None else y
     lanes = max(x.lanes, y.lanes)
-    return out.language.operation("and", [out.spread(x, lanes), out.spread(y, lanes)], bool_)
+    both = out.language.operation("and", [out.spread(x, lanes), out.spread(y, lanes)], bool_)
+    if x.true is not None and y.true is not None:
+        both.true = x.true & y.true
+    return both

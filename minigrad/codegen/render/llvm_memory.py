@@ -248,6 +248,12 @@ class LlvmAccess(Access):
         if mask is None:
             self.out.line(f"store {typed(value)}, ptr {p.text}, align {align}")
             return
+        if mask.true is not None and len(mask.true) == 1:
+            # LLVM 22 stores 32 bits of one lane that was narrowed to fewer, with AVX-512.
+            lane, = mask.true
+            one, p = self.language.extract(value, lane), self.pointer(memory, start + lane)
+            self.out.line(f"store {typed(one)}, ptr {p.text}, align {align}")
+            return
         mask, name = self.out.spread(mask, value.lanes), mangled(memory_type(memory.dtype), value.lanes)
         self.out.line(f"call void @llvm.masked.store.{name}.p0({typed(value)}, ptr align {align} {p.text}, "
                       f"{typed(mask)})")

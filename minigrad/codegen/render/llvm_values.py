@@ -201,7 +201,10 @@ class LlvmLanguage(Language):
         dtype = int32 if small else INDEX
         wide = self.splat(self.convert(x, dtype), len(limits))
         edge = self.gather_lanes([self.constant(n, dtype) for n in limits])
-        return self.pure(f"icmp sge {typed(wide)}, {edge.text}", bool_, len(limits), (wide,), "m")
+        mask = self.pure(f"icmp sge {typed(wide)}, {edge.text}", bool_, len(limits), (wide,), "m")
+        if x.literal is not None:
+            mask.true = frozenset([lane for lane, n in enumerate(limits) if x.literal >= n])
+        return mask
 
     # ---- arithmetic ----
 

@@ -18,12 +18,14 @@ class Ref:
     """An emitted value: its text, element type, lanes (1: a scalar), and the scope level that defines it (0: function).
 
     `zero_outside` is the mask outside which it is known to be zero (a masked load); `literal` a constant's number;
-    `wide` the same value in every lane, from the first time that it is needed on.
+    `wide` the same value in every lane, from the first time that it is needed on; `true` the lanes in which a mask is
+    true, where it is a constant.
     """
 
     zero_outside: Ref | None = None
     literal: int | float | bool | None = None
     wide: Ref | None = None
+    true: frozenset[int] | None = None
 
     def __init__(self, text: str, dtype: DType, lanes: int = 1, level: int = 0):
         self.text, self.dtype, self.lanes, self.level = text, dtype, lanes, level
