@@ -20,7 +20,7 @@ NEAR = {"bfloat16": 4e-2, "float16": 6e-3, "": 2e-4}
 """How far from the greatest number of a result another one may be, by the narrowest type in a kernel's name."""
 
 SHUFFLES = "cl_khr_subgroup_shuffle"
-EVERY = {"products": 4, "attention": 4, "convolutions": 2, "windows": 2, "sums": 2, "norms": 2, "phases": 3}
+EVERY = {"products": 4, "attention": 5, "convolutions": 2, "windows": 2, "sums": 3, "norms": 2, "phases": 3}
 """Of families whose kernels take long to compile, every so many is run without --all; others whole."""
 
 ELSEWHERE = 6
@@ -116,16 +116,20 @@ def test_sub_groups_join_sums(driver: str) -> None:
     assert len(joined) >= len(JOINED)
 
 
-IN_UNITS = ["product 33 65 47 float32 nt", "product 129 20 77 bfloat16 nn", "product 100 131 9 float16 nn",
+IN_UNITS = ["product 33 65 47 float32 nt", "product 129 20 77 bfloat16 nn", "product 17 250 31 float16 tn",
             "convolution plain weights float16", "convolution of 1 forward float16", "batched bfloat16",
             "epilogue float16"]
 IN_UNITS_ALL = 3
 """With --all, every so many products and convolutions."""
 
+TINY_TILES = (32, 16, 2, 1), (16, 32, 1, 2)
+WITH_UNITS = [d for d in WITH_SUB_GROUPS if SHUFFLES in find_device(d[3:]).handle.extensions]
+"""Drivers that can stand in for matrix units."""
+
 
 @each_driver
 @pytest.mark.parametrize("small", [True, False], ids=["tiny tiles", "tiles of GPUs"])
-@pytest.mark.parametrize("driver", [d for d in WITH_SUB_GROUPS if SHUFFLES in find_device(d[3:]).handle.extensions])
+@pytest.mark.parametrize("driver", WITH_UNITS)
 def test_matrix_units_multiply(driver: str, small: bool, request: pytest.FixtureRequest,
                                monkeypatch: pytest.MonkeyPatch) -> None:
     """By a stand-in that exchanges fragments as the units do."""
@@ -134,7 +138,7 @@ def test_matrix_units_multiply(driver: str, small: bool, request: pytest.Fixture
         names = [n for n in mixed([*FAMILIES["products"], *FAMILIES["convolutions"]])
                  if not any(word in n for word in ("int8", "vector", "outer"))][::IN_UNITS_ALL]
     if small:
-        monkeypatch.setattr(tiles, "IN_UNITS", ((32, 16, 2, 1), (16, 32, 1, 2)))
+        monkeypatch.setattr(tiles, "IN_UNITS", TINY_TILES)
     with as_gpu(driver, shuffled, features=features(driver) | FEATURES) as device, config(allow_tf32=True):
         found = compute(names)
     # Operands of float32 are rounded to 10 bits of mantissa.
@@ -155,3 +159,23 @@ def test_a_planted_fault_is_found(driver: str, fault: str) -> None:
     with as_gpu(driver), planted(FAULTS[fault]) as where:
         found = compute([name])
     assert where and wrong(name, found[name]) > 1
+
+
+WRONG_TEXTS = {
+    "a fragment of a neighbour": ("product 129 20 77 bfloat16 nn", r"k = lane % 4 \* 2", "k = lane % 4"),
+    "a row of another work-item": ("product 129 20 77 bfloat16 nn", r"g = lane / 4", "g = lane % 8"),
+    "an element of another work-item": (
+        "sum of rows 3 1031 float16", r"part\[get_sub_group_local_id\(\)\]", "part[get_sub_group_local_id() / 2]"),
+}
+
+
+@each_driver
+@pytest.mark.parametrize("fault", WRONG_TEXTS)
+@pytest.mark.parametrize("driver", WITH_UNITS)
+def test_a_fault_in_the_text_of_a_unit_is_found(driver: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "IN_UNITS", TINY_TILES)
+    name, found, instead = WRONG_TEXTS[fault]
+    with as_gpu(driver, lambda text: shuffled(re.sub(found, instead, text)), features=features(driver) | FEATURES
+                ) as device, config(sub_groups=True):
+        results = compute([name])
+    assert any(re.search(found, p.source) for p in device.programs) and wrong(name, results[name]) > 1
