@@ -30,7 +30,7 @@ LIMIT_S = 900
 ENTRY = re.compile(r"([^\[\],]+)(?:\[([^\[\]]*)\])?(?:,|$)")
 VARIABLE = re.compile(r"\s*(\w+)=(.*?)\s*")
 MAX_WAVES = re.compile(r"^.*\bMax Waves: *(\d+)", re.MULTILINE)
-"""What Mesa's drivers print of each shader that they are asked to dump."""
+"""The line of each shader that Mesa's drivers print when they are asked to dump it."""
 
 WIDTH = 12
 
@@ -51,7 +51,7 @@ class Entry:
 
 @dataclass
 class Outcome:
-    """What came of an entry. `runs` are rows of the benchmark; `problem` says why there are no more, '' where nothing
+    """The outcome of an entry. `runs` are rows of the benchmark; `problem` says why there are no more, '' where nothing
     failed; `waves` counts kernels by Max Waves, `unknown` those without by the reason; `processor_s` is all processor
     time of its processes."""
 

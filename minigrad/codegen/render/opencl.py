@@ -20,14 +20,13 @@ from minigrad.codegen.render.accesses import slot
 from minigrad.codegen.render.emitter import Emitter
 from minigrad.codegen.render.index import index
 from minigrad.codegen.render.language import Control
-from minigrad.codegen.render.opencl_language import HELPERS, MEMORY_TYPES, argument_type, sub_groups_of, uses_double
+from minigrad.codegen.render.opencl_language import HELPERS, MEMORY_TYPES, argument_type, prefix_of, rolled, uses_double
 from minigrad.codegen.render.opencl_memory import ALIGNMENT, OpenclAccess, OpenclStorage
 from minigrad.codegen.render.opencl_values import ZEROS, OpenclLanguage
 from minigrad.codegen.render.refs import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
 from minigrad.codegen.render.statements import block
 from minigrad.codegen.transforms.budget import iterations, limit_iterations
 from minigrad.codegen.transforms.inline import inline_calls
-from minigrad.codegen.transforms.roll import roll
 from minigrad.dtype import DType, bool_, float32
 from minigrad.errors import DeviceError, present
 from minigrad.expr import bounds
@@ -42,9 +41,7 @@ def render_opencl(function: Function, target: Target) -> Program:
     where its driver cannot be kept from ending the loops too early."""
     # A driver that ends long loops must see all of them.
     called = inline_calls(function, lambda kernel: kernel.fits(target) and not target.max_iterations)
-    if not target.is_gpu:
-        called = roll(called, transposing=False)
-    function = limit_iterations(called, target.max_iterations)
+    function = limit_iterations(rolled(called, target), target.max_iterations)
     if target.max_iterations and iterations(function.body) > target.max_iterations:
         raise DeviceError(f"[render] {function.name}: expected at most {target.max_iterations} iterations in one "
                           f"work-item, where {target.name} ({target.cpu}) stops, got {iterations(function.body)}")
@@ -77,12 +74,10 @@ class OpenclProgram:
             out.memory[b.name] = Memory(b.name, b.dtype, b.size, b.mode, safe(b.name))
         for s in f.scalars:
             out.locals[s.name] = self.scalar_argument(safe(s.name), s.dtype)
-        for d in f.dims:
-            out.variables[d] = Ref(safe(d.name), INDEX)
+        out.variables |= {d: Ref(safe(d.name), INDEX) for d in f.dims}
         block(out, f.body)
-        head = ["#pragma OPENCL FP_CONTRACT ON"]
-        if uses_double(f):
-            head.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
+        double = ["#pragma OPENCL EXTENSION cl_khr_fp64 : enable"] if uses_double(f) else []
+        head = ["#pragma OPENCL FP_CONTRACT ON", *double]
         lines = ["{", *self.arrays()]
         for b in f.buffers:
             start = f" + {safe(b.start.name)}_dim" if b.start is not None else ""
@@ -95,14 +90,9 @@ class OpenclProgram:
             body = ["  if (get_global_id(0) < extent) {", *body, "  }"]
         parameters, text = f"({', '.join(self.parameters())})", "\n".join([*lines, *body, "}", ""])
         name = f"{f.name}_{sha256((parameters + text).encode()).hexdigest()[:8]}"
-        attributes = [f"reqd_work_group_size({self.group}, 1, 1)"] if self.group else []
-        if self.control.widest > 1:  # a driver that makes vectors of work-items need not try (Intel's)
-            attributes.append(f"vec_type_hint(float{self.control.widest})")
-        attributes += sub_groups_of(self.control.functions, out.target)
-        before = f"__attribute__(({', '.join(attributes)}))\n" if attributes else ""
-        texts = [HELPERS[name] for name in sorted(self.language.helpers)]
-        texts += self.language.functions
-        texts += map(self.in_own_space, self.control.functions.values())
+        before = prefix_of(self.group, self.control.widest, self.control.functions, out.target)
+        texts = [*[HELPERS[name] for name in sorted(self.language.helpers)], *self.language.functions,
+                 *map(self.in_own_space, self.control.functions.values())]
         helpers = [text + "\n" for text in texts]  # paragraphs: once in a build
         return name, "\n".join([*head, *helpers, f"{before}__kernel void {name}{parameters}", text])
 
@@ -129,8 +119,7 @@ class OpenclProgram:
             kind = ("const " if b.mode == "in" else "") + MEMORY_TYPES[b.dtype.name]
             made += [f"__global {kind} *restrict {name}", f"long {name}_offset"]
         made += [f"{argument_type(s.dtype)} {safe(s.name)}" for s in f.scalars]
-        made += [f"long {safe(d.name)}_dim" for d in f.dims]
-        return [*made, "long extent"]
+        return [*made, *[f"long {safe(d.name)}_dim" for d in f.dims], "long extent"]
 
     def scalar_argument(self, text: str, dtype: DType) -> Ref:
         if dtype is bool_:
@@ -153,9 +142,8 @@ class OpenclControl(Control):
         self.language.parts = -(-whole // 16)
         for out.first_lane in range(0, whole, 16):
             real_width = min(16, whole - out.first_lane)
-            width = 1 << (real_width - 1).bit_length()
-            self.widest = max(self.widest, width)
-            out.set_width(width, real_width)
+            out.set_width(1 << (real_width - 1).bit_length(), real_width)
+            self.widest = max(self.widest, out.width)
             out.memo = {}
             block(out, s.body)
         out.first_lane = 0

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from minigrad.codegen.ir.nodes import Alloc, Function
 from minigrad.codegen.ir.walk import accesses, indices, statements, values
 from minigrad.codegen.microkernels.sub_group import width_of
+from minigrad.codegen.transforms.roll import roll
 from minigrad.dtype import DType, bool_, float32, float64
 from minigrad.expr import Index, bounds
 from minigrad.target import SIZED_SUB_GROUPS, Target
@@ -48,11 +49,22 @@ def uses_double(function: Function) -> bool:
     return float64 in dtypes or any(v.dtype is float64 for v in all_values(function))
 
 
-def sub_groups_of(called: Iterable[str], target: Target) -> list[str]:
-    """The attributes by which a kernel that calls these microkernels says how large its sub-groups are, where drivers
-    ask."""
+def rolled(function: Function, target: Target) -> Function:
+    """The function with long copies of code rolled up, where that is for a processor and has scratch memory already:
+    rolling takes more, and what has none can be a part of a chain (`runtime/opencl_chain.py`)."""
+    scratch = any(isinstance(s, Alloc) and s.scope == "scratch" for s in statements(function))
+    return roll(function, transposing=False) if scratch and not target.is_gpu else function
+
+
+def prefix_of(group: int, widest: int, called: Iterable[str], target: Target) -> str:
+    """The attributes that stand before a kernel, '' for none: the work-items of a group, where it asks for so many; the
+    width of its vectors, so that a driver need not try to make vectors of work-items (Intel's); and how large the
+    sub-groups are of which it calls microkernels, where drivers ask."""
+    found = [f"reqd_work_group_size({group}, 1, 1)"] if group else []
+    found += [f"vec_type_hint(float{widest})"] if widest > 1 else []
     width = max(map(width_of, called), default=0) if SIZED_SUB_GROUPS in target.features else 0
-    return [f"intel_reqd_sub_group_size({width})"] if width else []
+    found += [f"intel_reqd_sub_group_size({width})"] if width else []
+    return f"__attribute__(({', '.join(found)}))\n" if found else ""
 
 
 def reach(e: Index) -> int:
