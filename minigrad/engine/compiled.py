@@ -114,6 +114,11 @@ def _note_single(plan: ExecutionPlan, graph: Graph) -> None:
     remember(plans, node.kind, plan, MAX_PLANS)
 
 
+_frozen = [False]
+"""True once somebody was found to have frozen what there was, which `unfreeze` would undo; asking walks over all such
+objects."""
+
+
 @contextmanager
 def collector_paused() -> Iterator[None]:
     """No garbage collection meanwhile: planning makes many small objects, none of them in cycles, and a third of its
@@ -124,7 +129,8 @@ def collector_paused() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
-            if not gc.get_freeze_count():  # else somebody froze what there was, for good
+            _frozen[0] = _frozen[0] or gc.get_freeze_count() > 0
+            if not _frozen[0]:
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
