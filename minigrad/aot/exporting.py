@@ -15,7 +15,7 @@ from minigrad.aot.files import header, loader
 from minigrad.aot.layout import Layout, layout_of
 from minigrad.capture.graphs import graph_of_call
 from minigrad.config import current
-from minigrad.engine.compiled import collector_paused
+from minigrad.engine.collector import collector_paused
 from minigrad.errors import MinigradError, quantity
 from minigrad.runtime.object_code import ObjectCode
 from minigrad.runtime.registry import get_device

@@ -4,15 +4,13 @@ In the steady state of a training loop this is: number the graph, hash it, launc
 """
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 from minigrad.config import current
 from minigrad.engine.budget import within_budget
+from minigrad.engine.collector import collector_paused
 from minigrad.engine.donation import graph_with_assigns
 from minigrad.engine.observe import Ran, dry_runs, observers
 from minigrad.engine.plan import ExecutionPlan, HandOut, schedule_and_plan
@@ -112,28 +110,6 @@ def _note_single(plan: ExecutionPlan, graph: Graph) -> None:
     if plan.single is None:
         plan.single = single(plan, node, settings)
     remember(plans, node.kind, plan, MAX_PLANS)
-
-
-_frozen = [False]
-"""True once somebody was found to have frozen what there was, which `unfreeze` would undo; asking walks over all such
-objects."""
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """No garbage collection meanwhile: planning makes many small objects, none of them in cycles, and a third of its
-    time would go into looking for some. Those that stay join the old ones unseen, for the next full collection."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            _frozen[0] = _frozen[0] or gc.get_freeze_count() > 0
-            if not _frozen[0]:
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()
 
 
 def forget_plans() -> None:
