@@ -165,7 +165,7 @@ def with_number(p: Program, x: Any) -> Any:
         kind = "*"
     if p.smooth and kind in ("<", "/", "r/"):
         kind = "*"
-    if kind == "clamp" and (isinstance(n, bool) or (n < 0 and is_unsigned(x))):
+    if kind in ("clamp", "<") and (isinstance(n, bool) or (n < 0 and is_unsigned(x))):
         n = 1  # PyTorch counts bounds below 0 from the end of an unsigned type
     return {"+": lambda t: t + n, "-": lambda t: t - n, "r-": lambda t: n - t, "*": lambda t: t * n,
             "/": lambda t: t / (n or 1), "**": lambda t: t ** n, "r/": lambda t: n / t, "<": lambda t: t < n,
@@ -317,7 +317,7 @@ def put(p: Program, x: Any) -> Any:
         return y
 
     options: list[Any] = [chain, accumulate, lambda y: y.fill_(3), lambda y: y.masked_fill_(like(y, mask), -1),
-                          lambda y: y.clamp_(-1, 2), lambda y: y.neg_(), lambda y: y.zero_(),
+                          lambda y: y.clamp_(1 if is_unsigned(x) else -1, 2), lambda y: y.neg_(), lambda y: y.zero_(),
                           lambda y: y.copy_(like(y, full)),
                           lambda y: y.lerp_(like(y, full), 0.25) if is_float(y) else y]
     if x.ndim and 0 not in x.shape:
