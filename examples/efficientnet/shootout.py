@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from minigrad.config import DEVICE_NAME
-from minigrad.errors import ConfigError
+from minigrad.errors import ConfigError, quantity
 from minigrad.runtime.opencl_quirks import CACHE_VARIABLES
 
 LIMIT_S = 900
@@ -139,10 +139,11 @@ def one(entry: Entry, settings: Mapping[str, object], limit_s: float) -> Outcome
         outcome.processor_s = (after.children_user - before.children_user
                                + after.children_system - before.children_system)
         _read(outcome, rows.read_text(encoding="utf-8"), words.read_text(encoding="utf-8", errors="replace"))
+    done = quantity(len(outcome.runs), "run")
     if code is None:
-        outcome.problem = f"stopped after {limit_s:g} s, in which it had done {_count(len(outcome.runs), 'run')}"
+        outcome.problem = f"stopped after {limit_s:g} s, in which it had done {done}"
     elif code < 0:
-        outcome.problem = (f"ended by {signal_name(-code)} after {seconds:.0f} s and {_count(len(outcome.runs), 'run')}"
+        outcome.problem = (f"ended by {signal_name(-code)} after {seconds:.0f} s and {done}"
                            + (f": {outcome.problem}" if outcome.problem else ""))
     elif code:
         outcome.problem = f"failed after {seconds:.0f} s: {outcome.problem or f'exit status {code}'}"
@@ -173,10 +174,6 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 def _read(outcome: Outcome, rows: str, words: str) -> None:

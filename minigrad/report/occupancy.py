@@ -36,7 +36,7 @@ class Occupancy:
         return dict(Counter(k.missing for k, _ in self.kernels if k.waves is None))
 
     def histogram(self) -> list[str]:
-        """Lines such as '    126 Max Waves: 16', then those of which it is not known."""
+        """Lines such as '    126 Max Waves: 16', then lines of kernels of which that is not known, with the reason."""
         return [f"{n:7d} Max Waves: {waves}" for waves, n in self.waves.items()] + [
             f"{n:7d} Max Waves: not known, {reason}" for reason, n in self.missing.items()]
 

@@ -210,7 +210,7 @@ def lies_along(value: Value, side: tuple[Var, ...], k: tuple[Var, ...]) -> bool:
 
 
 def as_sum(nest: Nest, c: Contraction, term: Value) -> Nest:
-    """The nest as a sum of such terms; itself where it is one."""
+    """The nest as a sum of `term`; itself where it is that already."""
     total = next(s for s in nest.body if isinstance(s, Define) and s.name == c.name)
     domain = tuple([v for v in nest.domain if v.hi != 0])
     if domain == nest.domain and total.value.op == "reduce" and set(total.value.over) == set(c.k) and \
