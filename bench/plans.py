@@ -19,13 +19,13 @@ import numpy as np
 from minigrad import Tensor
 from minigrad.codegen.cost.plans import estimate
 from minigrad.codegen.ir.nodes import extent_of
-from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.split import split_divisions
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.steps import Plan
-from minigrad.codegen.strategies import contraction, panels
+from minigrad.codegen.policy import contraction, panels
 from minigrad.engine.compile import render
 from minigrad.runtime.device import Device, Launch
 from minigrad.runtime.registry import get_device

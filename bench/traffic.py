@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from minigrad.codegen.kernel import Nest, Store
+from minigrad.codegen.kernel.access import extent
+from minigrad.codegen.kernel.nodes import Nest, Store
 from minigrad.codegen.stages import Stage, stages_of
-from minigrad.codegen.strategies.access import extent
 from minigrad.engine.observe import Observer, Ran, observing
 from minigrad.errors import quantity
 from minigrad.expr import Index, evaluate, variables

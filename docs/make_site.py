@@ -12,7 +12,7 @@ REFERENCE = {
     "functions": ("Seeing and running", ["minigrad.engine.show.show", "minigrad.report.plans.plans",
                                          "minigrad.report.profile.profile", "minigrad.report.estimate.plan",
                                          "minigrad.capture.jit.jit", "minigrad.devices", "minigrad.microkernels"]),
-    "kernels": ("Kernels", ["minigrad.codegen.kernel", "minigrad.value.core"]),
+    "kernels": ("Kernels", ["minigrad.codegen.kernel.nodes", "minigrad.value.core"]),
     "steps": ("Steps of plans", ["minigrad.codegen.plan.steps"]),
     "loops": ("Loop IR", ["minigrad.codegen.ir.nodes"]),
     "device": ("Devices", ["minigrad.runtime.device", "minigrad.target", "minigrad.program"]),

@@ -21,9 +21,9 @@ from minigrad.codegen.ir.nodes import BufferParam, Call, Function, ScalarParam
 from minigrad.codegen.ir.text import meaning_of
 from minigrad.codegen.ir.verify import verify_meaning
 from minigrad.codegen.microkernels import registry
-from minigrad.codegen.microkernels.choose import tile_meant
 from minigrad.codegen.microkernels.microkernel import LANGUAGES, Microkernel
 from minigrad.codegen.microkernels.tile import Tile
+from minigrad.codegen.plan.microkernel_choice import tile_meant
 from minigrad.codegen.stages import forget_stages
 from minigrad.engine.compile import render
 from minigrad.engine.compiled import forget_plans

@@ -18,6 +18,9 @@ LAYERS = [
      "functions", "special", "fft", "linalg", "cuda", "backends"},
     {"onnx", "torch_compile", "array_api", "cli", "__main__"},
 ]
+CODEGEN = ["kernel", "microkernels", "ir", "transforms", "lowering", "machines", "plan", "cost", "patterns", "policy",
+           "strategies", "render", ""]
+"""The folders of codegen: each imports those before it only, for types too. The modules beside them come last."""
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 # Within one layer, parts are strangers to each other but for these.
 SIDEWAYS = {
@@ -40,7 +43,7 @@ DEVICE_LIBRARIES = {"pyopencl", "llvmlite", "ctypes"}
 
 
 def part_of(module: str) -> str | None:
-    """'minigrad.codegen.kernel' -> 'codegen'; 'minigrad' -> '' (the public names, the top); None for others."""
+    """'minigrad.codegen.stages' -> 'codegen'; 'minigrad' -> '' (the public names, the top); None for others."""
     names = module.split(".")
     return None if names[0] != "minigrad" else names[1] if len(names) > 1 else ""
 
@@ -56,8 +59,9 @@ def imports(tree: ast.AST, package: str) -> list[tuple[int, str]]:
             for line, base, name in named_imports(tree, package)]
 
 
-def named_imports(tree: ast.AST, package: str) -> list[tuple[int, str, str]]:
-    """(line, module, name in it) of every import, the name "" where none is told; as `imports`."""
+def named_imports(tree: ast.AST, package: str, types: bool = False) -> list[tuple[int, str, str]]:
+    """(line, module, name in it) of every import, the name "" where none is told; as `imports`, with `types` those
+    under TYPE_CHECKING, too."""
     found: list[tuple[int, str, str]] = []
     stack: list[ast.AST] = [tree]
     while stack:
@@ -70,7 +74,7 @@ def named_imports(tree: ast.AST, package: str) -> list[tuple[int, str, str]]:
                 base = ".".join([*package.split(".")[:len(package.split(".")) - node.level + 1], *base.split(".")])
             found += [(node.lineno, base.strip("."), name.name) for name in node.names]
         for child in ast.iter_child_nodes(node):
-            if is_type_checking(node) and child in getattr(node, "body", ()):
+            if not types and is_type_checking(node) and child in getattr(node, "body", ()):
                 continue
             stack.append(child)
     return found
@@ -108,6 +112,42 @@ def test_imports_go_down() -> None:
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         found += violations(path.read_text(), module)
     assert not found, "\n".join(found)
+
+
+def codegen_violations(source: str, module: str) -> list[str]:
+    """One line per import among the folders of codegen that does not go down."""
+    part = codegen_part(module)
+    found = []
+    for line, base, name in named_imports(ast.parse(source), module.rpartition(".")[0], types=True):
+        if base.startswith("minigrad.codegen"):
+            other = codegen_part(f"{base}.{name}" if base == "minigrad.codegen" else base)
+            if CODEGEN.index(other) > CODEGEN.index(part):
+                found.append(f"{module}:{line} imports {base}: upwards, from {part} to {other or 'codegen'}")
+    return found
+
+
+def codegen_part(module: str) -> str:
+    """The folder of codegen that a module is in; '' for modules beside them."""
+    names = module.split(".")
+    return names[2] if len(names) > 2 and (PACKAGE / "codegen" / names[2]).is_dir() else ""
+
+
+def test_imports_go_down_inside_codegen() -> None:
+    assert {path.name for path in (PACKAGE / "codegen").iterdir() if (path / "__init__.py").exists()} == {*CODEGEN[:-1]}
+    found = []
+    for path in sorted((PACKAGE / "codegen").rglob("*.py")):
+        found += codegen_violations(path.read_text(), ".".join(path.relative_to(ROOT).with_suffix("").parts))
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("module, source", [
+    ("minigrad.codegen.plan.sums", "if TYPE_CHECKING:\n    from minigrad.codegen.policy.rows import plan"),
+    ("minigrad.codegen.kernel.nodes", "from minigrad.codegen.ir.nodes import Loop"),
+    ("minigrad.codegen.render.llvm", "from minigrad.codegen import stages"),
+    ("minigrad.codegen.policy.rows", "def f():\n    from minigrad.codegen.stages import stages_of"),
+])
+def test_a_wrong_import_inside_codegen_is_found(module: str, source: str) -> None:
+    assert len(codegen_violations(source, module)) == 1
 
 
 def test_the_page_has_the_same_table_of_layers() -> None:
@@ -235,8 +275,8 @@ def test_lines_have_120_columns_at_most() -> None:
     ("minigrad.expr.core", "from minigrad.ops.op import Op", "upwards, from layer 0 to 1"),
     ("minigrad.ops.movement", "def f():\n    from minigrad.scheduler.groups import g", "upwards, from layer 1 to 3"),
     ("minigrad.graph.autodiff", "import minigrad.tensor", "upwards, from layer 2 to 4"),
-    ("minigrad.codegen.kernel", "from minigrad.runtime import device", "sideways, codegen does not know runtime"),
-    ("minigrad.codegen.kernel", "from ..scheduler.fuse import x", "sideways, codegen does not know scheduler"),
+    ("minigrad.codegen.kernel.nodes", "from minigrad.runtime import device", "sideways, codegen does not know runtime"),
+    ("minigrad.codegen.stages", "from ..scheduler.fuse import x", "sideways, codegen does not know scheduler"),
     ("minigrad.runtime.cpu", "from minigrad.ops.node import Node", "runtime must not know ops"),
     ("minigrad.codegen.render.llvm", "import llvmlite.binding", "codegen never touches a device"),
     ("minigrad.engine.realize", "from minigrad import Tensor", "the public names are above every part"),
@@ -249,7 +289,7 @@ def test_a_wrong_import_is_found(module: str, source: str, message: str) -> None
 
 
 @pytest.mark.parametrize("module, source", [
-    ("minigrad.scheduler.fuse", "from minigrad.codegen.kernel import Kernel\nimport numpy"),
+    ("minigrad.scheduler.fuse", "from minigrad.codegen.kernel.nodes import Kernel\nimport numpy"),
     ("minigrad.engine.realize", "from minigrad.runtime.device import Device\nfrom minigrad import config"),
     ("minigrad.ops.op", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from minigrad.tensor import Tensor"),
     ("minigrad.nn.linear", "from minigrad import Tensor"),

@@ -28,8 +28,9 @@ from functools import lru_cache
 from minigrad.codegen.ir.nodes import Function, extent_of
 from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.ir.walk import touched
-from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
-from minigrad.codegen.kernel_text import print_kernel
+from minigrad.codegen.kernel.access import extent
+from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Param, Store, is_sum
+from minigrad.codegen.kernel.text import print_kernel
 from minigrad.codegen.lowering.arguments import beginning, from_first, of_any_length, with_arguments
 from minigrad.codegen.lowering.borders import split_borders
 from minigrad.codegen.lowering.collapse import collapse
@@ -38,12 +39,27 @@ from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.given import PATTERN, Given, given_plans, naming
 from minigrad.codegen.plan.groups import check_room
-from minigrad.codegen.plan.sizes import plane_extents, shares_sizes, with_sizes_as_dims
-from minigrad.codegen.plan.spaces import is_sum
+from minigrad.codegen.plan.other_plans import (
+    AnyPlan,
+    AttentionDecodePlan,
+    AttentionGradientPlan,
+    AttentionPlan,
+    GroupAttentionPlan,
+    GroupWindowPlan,
+    JoinedPlan,
+    ScanPlan,
+    WindowPlan,
+)
+from minigrad.codegen.plan.sizes import shares_sizes, with_sizes_as_dims
 from minigrad.codegen.plan.steps import Plan
-from minigrad.codegen.strategies import packed, panels, scan, tiles, window_groups
-from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.strategies.attention_decode import split_keys
+from minigrad.codegen.policy import packed, panels, scan, tiles, window_groups
+from minigrad.codegen.policy.attention_decode import split_keys
+from minigrad.codegen.policy.choose import choose_plans, general_plan_of, is_row_kernel
+from minigrad.codegen.policy.cut import cut_columns
+from minigrad.codegen.policy.lanes import with_widest
+from minigrad.codegen.policy.split_k import part_variable, split_k
+from minigrad.codegen.policy.thin import transpose_thin
+from minigrad.codegen.policy.window import plane_extents
 from minigrad.codegen.strategies.build_attention import build_attention
 from minigrad.codegen.strategies.build_attention_decode import build_attention_decode
 from minigrad.codegen.strategies.build_attention_gradient import build_attention_gradient
@@ -52,22 +68,6 @@ from minigrad.codegen.strategies.build_joined import build_joined
 from minigrad.codegen.strategies.build_scan_shared import build_loop
 from minigrad.codegen.strategies.build_window import build_window
 from minigrad.codegen.strategies.build_window_groups import build_window_groups
-from minigrad.codegen.strategies.choose import choose_plans, general_plan_of, is_row_kernel
-from minigrad.codegen.strategies.cut import cut_columns
-from minigrad.codegen.strategies.lanes import with_widest
-from minigrad.codegen.strategies.plan import (
-    AnyPlan,
-    AttentionDecodePlan,
-    AttentionGradientPlan,
-    AttentionPlan,
-    GroupAttentionPlan,
-    GroupWindowPlan,
-    JoinedPlan,
-    WindowPlan,
-)
-from minigrad.codegen.strategies.scan import ScanPlan
-from minigrad.codegen.strategies.split_k import part_variable, split_k
-from minigrad.codegen.strategies.thin import transpose_thin
 from minigrad.codegen.transforms.bounded_sums import bounded_sums
 from minigrad.config import current
 from minigrad.dtype import DType

@@ -14,8 +14,8 @@ from typing import Any
 
 from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.text import print_function
-from minigrad.codegen.kernel import Kernel
-from minigrad.codegen.kernel_text import print_kernel
+from minigrad.codegen.kernel.nodes import Kernel
+from minigrad.codegen.kernel.text import print_kernel
 from minigrad.codegen.stages import Staged, stages_of
 from minigrad.config import current
 from minigrad.engine.stats import stats
@@ -138,7 +138,7 @@ def verify(kernel: Kernel, staged: Staged) -> None:
     """Checks the rules of the kernel form and of loop IR; on in the tests."""
     from minigrad.codegen.ir.check_accesses import check_accesses
     from minigrad.codegen.ir.verify import verify_function
-    from minigrad.codegen.kernel_verify import verify_kernel, verify_nest
+    from minigrad.codegen.kernel.verify import verify_kernel, verify_nest
     from minigrad.codegen.plan.check_copies import check_copies
 
     with reporting(lambda: print_kernel(kernel)):

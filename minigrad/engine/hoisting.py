@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.panels import panelled
 from minigrad.engine.plan import ExecutionPlan, Item, make_plan
 from minigrad.errors import InternalError, present

@@ -7,7 +7,7 @@ from typing import Any
 
 from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.walk import touched
-from minigrad.codegen.strategies.access import iterations
+from minigrad.codegen.kernel.access import iterations
 from minigrad.config import current
 from minigrad.engine.compile import Compiled, compile_kernels
 from minigrad.engine.exchange import with_exchanges

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from minigrad.codegen.cost.plans import estimate
 from minigrad.codegen.ir.text import print_function
-from minigrad.codegen.kernel_text import print_kernel
+from minigrad.codegen.kernel.text import print_kernel
 from minigrad.codegen.plan.steps import Plan, Stage
+from minigrad.codegen.policy.packed import why_unpacked
+from minigrad.codegen.policy.window import why_unstaged
 from minigrad.codegen.stages import Staged, stages_of
-from minigrad.codegen.strategies.packed import why_unpacked
-from minigrad.codegen.strategies.window import why_unstaged
 from minigrad.engine.compile import render
 from minigrad.errors import MinigradError, quantity
 from minigrad.ops.node import Node

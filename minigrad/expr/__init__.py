@@ -29,6 +29,7 @@ from minigrad.expr.core import (
 )
 from minigrad.expr.divide import divides, exact_quotient, floordiv, mod
 from minigrad.expr.interval import bounds, emax, emin, prove_nonneg
+from minigrad.expr.linear import coefficient
 from minigrad.expr.subs import subs
 from minigrad.expr.sums import dim, expand, product, split, varying
 from minigrad.expr.text import parse, to_text
@@ -36,7 +37,7 @@ from minigrad.expr.use import evaluate, same, unbind
 
 __all__ = [
     "Atom", "Binary", "Expr", "FloorDiv", "Index", "Max", "Min", "Mod", "Opaque", "Var", "Variable",
-    "bounds", "dim", "divides", "emax", "emin", "evaluate", "exact_quotient", "expand", "floordiv", "mod", "parse",
-    "product", "prove_nonneg", "same", "split", "subs", "to_text", "unbind", "variables",
+    "bounds", "coefficient", "dim", "divides", "emax", "emin", "evaluate", "exact_quotient", "expand", "floordiv",
+    "mod", "parse", "product", "prove_nonneg", "same", "split", "subs", "to_text", "unbind", "variables",
     "varying",
 ]

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 from math import ceil, inf
 
-from minigrad.codegen.strategies.attention_decode import MAX_ROWS
-from minigrad.codegen.strategies.panels import TRANSPOSED_STEPS
-from minigrad.codegen.strategies.recognise_window import MAX_TAPS
+from minigrad.codegen.patterns.recognise_window import MAX_TAPS
+from minigrad.codegen.policy.attention_decode import MAX_ROWS
+from minigrad.codegen.policy.panels import TRANSPOSED_STEPS
 from minigrad.expr import Index, Var, bounds, subs, variables
 from minigrad.ops.op import Elementwise, Generate
 from minigrad.scheduler.graph import Graph, numel, size
@@ -303,7 +303,7 @@ def is_copied(state: Fusion, k: int, group: Group) -> bool:
 
 def keys_read_once(graph: Graph, k: int, target: Target) -> set[int]:
     """The keys and values of an attention whose kernel reads each of them once, for all rows that share it, and can so
-    compute them on the way, from another type for example (codegen/strategies/attention_decode.py)."""
+    compute them on the way, from another type for example (codegen/policy/attention_decode.py)."""
     node, inputs = graph.nodes[k], graph.inputs[k][:3]
     if node.op.name != "attention" or target.language != "llvm" or target.is_gpu:
         return set()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from minigrad.codegen.strategies.attention_groups import has_blocks
+from minigrad.codegen.policy.attention_groups import has_blocks
 from minigrad.codegen.transforms.bounded_sums import TERMS
 from minigrad.dtype import bfloat16, float16, float32, float64
 from minigrad.errors import InternalError

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from minigrad.codegen.kernel import Nest, Store
+from minigrad.codegen.kernel.nodes import Nest, Store
+from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.codegen.lowering.lower import Lowered
-from minigrad.codegen.strategies.scan import accesses_of
-from minigrad.codegen.value_walk import Rewriter
+from minigrad.codegen.policy.scan import accesses_of
 from minigrad.expr import Index
 from minigrad.ops.node import Node
 

@@ -16,15 +16,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Scalar, Steps, Store
+from minigrad.codegen.ir.launch import places_of
+from minigrad.codegen.kernel.access import iterations
+from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Param, Scalar, Steps, Store
+from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.codegen.lowering.flatten import map_accesses, offset
 from minigrad.codegen.lowering.lower import Lowered, lower_group
 from minigrad.codegen.lowering.rename import kernel_dims, rename_nest, statements
-from minigrad.codegen.strategies.access import iterations
+from minigrad.codegen.policy.scan import choose, independent
 from minigrad.codegen.strategies.build_scan_shared import runs
-from minigrad.codegen.strategies.launch import places_of
-from minigrad.codegen.strategies.scan import choose, independent
-from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import present
 from minigrad.expr import Index, Var, subs, variables
 from minigrad.ops import build as B

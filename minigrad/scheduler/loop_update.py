@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from minigrad.codegen.kernel import Nest, Store
+from minigrad.codegen.kernel.nodes import Nest, Store
+from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.codegen.lowering.lower import Lowered
-from minigrad.codegen.strategies.scan import accesses_of, choose, independent
-from minigrad.codegen.value_walk import Rewriter
+from minigrad.codegen.policy.scan import accesses_of, choose, independent
 from minigrad.errors import present
 from minigrad.ops.node import Node
 from minigrad.target import Target

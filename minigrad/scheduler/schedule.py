@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from minigrad.codegen.kernel import Kernel, Nest
+from minigrad.codegen.kernel.nodes import Kernel, Nest
 from minigrad.codegen.lowering.attention import lower_attention, lower_gradient
 from minigrad.codegen.lowering.lower import Lowered, computed, lower_group, lower_scatter
 from minigrad.codegen.lowering.repeated import Lowerings

@@ -3,8 +3,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from minigrad.codegen.lowering.collapse import coefficient
-from minigrad.expr import FloorDiv, Index, Mod, Var, variables
+from minigrad.expr import FloorDiv, Index, Mod, Var, coefficient, variables
 from minigrad.ops.op import Elementwise
 from minigrad.scheduler.groups import Fusion, Group, largest_source, operand_accesses, reduced_index, used_variables
 

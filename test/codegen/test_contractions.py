@@ -18,7 +18,7 @@ import pytest
 
 from minigrad import Tensor
 from minigrad.codegen import stages
-from minigrad.codegen.strategies import packed, split_k
+from minigrad.codegen.policy import packed, split_k
 from minigrad.config import config
 
 LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 31, 33, 40, 48, 50)

@@ -17,7 +17,7 @@ from support.stages import kernels
 from minigrad import Tensor, Variable, manual_seed, nn
 from minigrad.codegen import stages
 from minigrad.codegen.plan.steps import Bind, Plan
-from minigrad.codegen.strategies.choose import choose_plans
+from minigrad.codegen.policy.choose import choose_plans
 from minigrad.config import config
 from minigrad.engine.compile import verify
 from minigrad.errors import InternalError, PlanError

@@ -11,8 +11,8 @@ from support.paths import ROOT
 
 from minigrad import Tensor, config, jit, show
 from minigrad.codegen import stages
+from minigrad.codegen.policy import pointwise
 from minigrad.codegen.render import llvm
-from minigrad.codegen.strategies import pointwise
 from minigrad.errors import InternalError, ShapeError, present, reporting
 
 PACKAGE = ROOT / "minigrad"

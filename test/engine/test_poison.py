@@ -7,7 +7,7 @@ import pytest
 from conftest import devices
 
 from minigrad import Tensor, config, jit, realize
-from minigrad.codegen.kernel_text import parse_kernel
+from minigrad.codegen.kernel.text import parse_kernel
 from minigrad.engine.compile import compile_kernels
 from minigrad.engine.poison import launch_watched
 from minigrad.engine.storage import Owned, allocate

@@ -9,7 +9,7 @@ from conftest import devices
 
 import minigrad
 from minigrad import Tensor
-from minigrad.codegen.kernel_text import print_kernel
+from minigrad.codegen.kernel.text import print_kernel
 from minigrad.runtime.registry import get_device
 from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.schedule import Schedule, schedule

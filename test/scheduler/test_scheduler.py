@@ -227,7 +227,7 @@ def test_sizes_that_code_relies_on_stay_constants():
 
 
 def show_kernel(kernel) -> str:
-    from minigrad.codegen.kernel_text import print_kernel
+    from minigrad.codegen.kernel.text import print_kernel
 
     return print_kernel(kernel)
 

@@ -11,8 +11,8 @@ folder=$(mkdir -p "$1" && cd "$1" && pwd)
 shift
 export QEMU_CPU="${QEMU_CPU:-neoverse-v1}"
 core=(test/test_tensor.py test/test_autodiff.py test/test_platforms.py test/runtime/test_pool.py
-    test/runtime/test_cpu_device.py test/codegen/render test/codegen/microkernels test/codegen/strategies/test_narrow.py
-    test/codegen/strategies/test_bfloat16.py test/state/test_block_formats.py "test/examples/test_llama.py -k stories")
+    test/runtime/test_cpu_device.py test/codegen/render test/codegen/microkernels test/codegen/policy/test_narrow.py
+    test/codegen/policy/test_bfloat16.py test/state/test_block_formats.py "test/examples/test_llama.py -k stories")
 
 apt_for() { # architecture, then what apt-get is to do with packages of Debian 13 for it
     mkdir -p "$folder/apt/lists/partial" "$folder/apt/cache/archives/partial"

@@ -10,16 +10,16 @@ from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.text import parse_function, print_function
 from minigrad.codegen.ir.verify import verify_function
-from minigrad.codegen.kernel import Kernel, Nest, Param
-from minigrad.codegen.kernel_interpret import interpret_kernel
+from minigrad.codegen.kernel.interpret import interpret_kernel
+from minigrad.codegen.kernel.nodes import Kernel, Nest, Param
 from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.split import split_divisions, split_phases
+from minigrad.codegen.patterns.recognise import Contraction, recognise
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.text import parse_plan
-from minigrad.codegen.strategies.blocking import Blocks
-from minigrad.codegen.strategies.packed_steps import packed_steps
-from minigrad.codegen.strategies.recognise import Contraction, recognise
+from minigrad.codegen.policy.blocking import Blocks
+from minigrad.codegen.policy.packed_steps import packed_steps
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.dtype import bfloat16, float32_to_bfloat16
 from minigrad.scheduler.graph import build_graph

@@ -14,7 +14,7 @@ from support.paths import DOCS, ROOT
 from support.plan_reading import built
 
 from minigrad.codegen.ir.text import print_function
-from minigrad.codegen.kernel_text import parse_kernel
+from minigrad.codegen.kernel.text import parse_kernel
 from minigrad.codegen.plan.text import parse_plan
 
 _BLOCK = re.compile(r"^(?:<!-- *(?P<marker>not run|needs): *(?P<what>.*?) *-->\n)?"

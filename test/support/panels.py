@@ -2,10 +2,10 @@
 from support.golden_plans import TARGETS
 from support.packed import flat_kernel, tensor
 
-from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.plan.text import parse_plan
-from minigrad.codegen.strategies.panels import plan
+from minigrad.codegen.policy.panels import plan
 from minigrad.target import Target
 
 AVX512, AVX2 = TARGETS["avx512"], TARGETS["avx2"]

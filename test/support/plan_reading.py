@@ -7,8 +7,8 @@ from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.text import parse_function, print_function
 from minigrad.codegen.ir.verify import verify_function
-from minigrad.codegen.kernel import Kernel
-from minigrad.codegen.kernel_interpret import interpret_kernel
+from minigrad.codegen.kernel.interpret import interpret_kernel
+from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.sizes import with_sizes_as_dims
 from minigrad.codegen.plan.steps import Plan, Split

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minigrad.codegen.kernel import Define, Kernel
-from minigrad.codegen.kernel_text import parse_kernel
+from minigrad.codegen.kernel.nodes import Define, Kernel
+from minigrad.codegen.kernel.text import parse_kernel
 from minigrad.codegen.plan.spaces import spaces
 from minigrad.codegen.plan.steps import EDGES, Ahead, Bind, Fuse, Order, Parts, Plan, Sizes, Split, Stage, Step
 from minigrad.dtype import DType

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from minigrad import Tensor
-from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.expr import evaluate
 from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.schedule import schedule

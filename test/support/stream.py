@@ -6,13 +6,13 @@ from minigrad import Tensor
 from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.text import parse_function, print_function
 from minigrad.codegen.ir.verify import verify_function
-from minigrad.codegen.kernel import Kernel
-from minigrad.codegen.kernel_interpret import interpret_kernel
+from minigrad.codegen.kernel.interpret import interpret_kernel
+from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.split import split_divisions
+from minigrad.codegen.plan.other_plans import Plan
 from minigrad.codegen.stages import Stage, stages_of
-from minigrad.codegen.strategies.plan import Plan
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.schedule import schedule

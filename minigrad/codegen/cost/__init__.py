@@ -1,1 +1,1 @@
-"""Numbers that plans are judged by: facts of machines, and the sizes of their caches."""
+"""A model of the time that plans take."""

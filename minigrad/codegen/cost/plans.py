@@ -16,15 +16,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
-from minigrad.codegen.cost.machine import machine
-from minigrad.codegen.kernel import Nest, Store
-from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.kernel.access import typical
+from minigrad.codegen.kernel.nodes import Nest, Store
+from minigrad.codegen.kernel.value_walk import locals_of
+from minigrad.codegen.machines.machine import machine
 from minigrad.codegen.plan.loops import Loops, divides, resolve
-from minigrad.codegen.plan.spaces import locals_of, units
+from minigrad.codegen.plan.spaces import units
 from minigrad.codegen.plan.steps import Plan
-from minigrad.codegen.strategies.access import typical
-from minigrad.codegen.strategies.lanes import GATHER
-from minigrad.expr import Index
+from minigrad.expr import Index, coefficient
 from minigrad.target import Target
 from minigrad.value import Value, free_variables, walk
 
@@ -187,3 +186,7 @@ class _Model:
                 again = [x for k, x in enumerate(outer) if x in own or k < level - 1]
                 total += part * prod([self.trips[x] for x in again])
         return total
+
+
+GATHER = 1.5
+"""Cost of one lane of a gather or scatter, against 1 for a contiguous vector access or a broadcast."""

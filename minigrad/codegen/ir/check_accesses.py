@@ -14,8 +14,8 @@ import numpy as np
 from minigrad.codegen.ir.nodes import Alloc, Call, Function, If, Loop, Stmt, Store
 from minigrad.codegen.ir.text import meaning_of
 from minigrad.codegen.ir.walk import indices, values
-from minigrad.codegen.value_eval import index_value
-from minigrad.codegen.value_verify import fail
+from minigrad.codegen.kernel.value_eval import index_value
+from minigrad.codegen.kernel.value_verify import fail
 from minigrad.expr import Atom, Index, Var, bounds, prove_nonneg, subs, to_text, variables
 from minigrad.value import Value, value_atoms
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.codegen.ir.inline import inlined
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Call, Function, If, Let, Loop, Stmt, Store
 from minigrad.codegen.ir.text import meaning_of
-from minigrad.codegen.transforms.inline import inlined
-from minigrad.codegen.value_eval import (
+from minigrad.codegen.kernel.value_eval import (
     Array,
     Fault,
     Result,

@@ -18,10 +18,10 @@ from minigrad.codegen.ir.nodes import (
     Store,
 )
 from minigrad.codegen.ir.walk import indices, statements, values
+from minigrad.codegen.kernel.value_parse import Line, Lines, Scope
+from minigrad.codegen.kernel.value_text import Printer
 from minigrad.codegen.microkernels.microkernel import Microkernel
 from minigrad.codegen.microkernels.registry import find
-from minigrad.codegen.value_parse import Line, Lines, Scope
-from minigrad.codegen.value_text import Printer
 from minigrad.expr import Index, Var, to_text
 from minigrad.value import Value, values_inside
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Call, Function, If, Let, Loop, Prefetch, Stmt, Store
 from minigrad.codegen.ir.text import KINDS, MODES, SCOPES, meaning_of
 from minigrad.codegen.ir.walk import indices, statements, values
+from minigrad.codegen.kernel.value_verify import check_name, check_types, check_variables, fail, index_variables
 from minigrad.codegen.microkernels.microkernel import Microkernel
-from minigrad.codegen.value_verify import check_name, check_types, check_variables, fail, index_variables
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var, bounds, to_text, variables
 from minigrad.value import Value, indices_of, values_inside, walk

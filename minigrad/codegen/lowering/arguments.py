@@ -27,7 +27,7 @@ from math import ceil
 
 from minigrad.codegen.ir.nodes import BufferParam, Function
 from minigrad.codegen.ir.walk import names
-from minigrad.codegen.kernel import Kernel, Nest, Param, Store
+from minigrad.codegen.kernel.nodes import Kernel, Nest, Param, Store
 from minigrad.codegen.lowering.collapse import expressions_of
 from minigrad.codegen.lowering.flatten import map_accesses
 from minigrad.codegen.lowering.rename import map_nest, statements

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from minigrad.codegen.kernel import Define, Nest, Store
+from minigrad.codegen.kernel.nodes import Define, Nest, Store
 from minigrad.errors import present
 from minigrad.expr import Var, variables
 from minigrad.value import Value, free_variables, walk

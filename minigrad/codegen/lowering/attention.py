@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
+from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.lowering.lower import Lowered, Lowering, lowered
 from minigrad.dtype import DType, bool_
 from minigrad.expr import Index, Var

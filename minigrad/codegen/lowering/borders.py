@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from minigrad.codegen.kernel import Define, Kernel, Nest, Store
+from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Store
 from minigrad.codegen.lowering.rename import rename_nest
 from minigrad.expr import Index, Var, product, variables
 from minigrad.value import Value, rebuild, walk

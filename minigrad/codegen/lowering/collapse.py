@@ -6,36 +6,12 @@ pointwise kernels of all shapes share one program, and inner loops are long.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
-from minigrad.codegen.kernel import Define, Kernel, Nest, Store
+from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Store
 from minigrad.codegen.lowering.rename import statements
-from minigrad.expr import Expr, Index, Var, subs, variables
+from minigrad.expr import Index, Var, coefficient, subs
 from minigrad.value import Value, map_indices, reductions_in
 from minigrad.value import expressions as index_expressions
-
-
-def coefficient(e: Index, v: Var) -> Index | None:
-    """The factor of `v` in `e`: 0 where absent, None where it is not linear."""
-    return 0 if isinstance(e, int) or v not in (e.known_variables or variables(e)) else _coefficient(e, v)
-
-
-@lru_cache(maxsize=1 << 14)
-def _coefficient(e: Expr, v: Var) -> Index | None:
-    total: Index = 0
-    for monomial, k in e.terms:
-        if v in monomial:
-            rest = list(monomial)
-            rest.remove(v)
-            factor: Index = k
-            for a in rest:
-                if v in variables(a):
-                    return None
-                factor = a * factor
-            total = total + factor
-        elif any([type(a) is not Var and v in variables(a) for a in monomial]):
-            return None
-    return total
 
 
 def collapse(kernel: Kernel) -> Kernel:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from minigrad.codegen.kernel import Define, Kernel, Param, Scalar, Store
+from minigrad.codegen.kernel.nodes import Define, Kernel, Param, Scalar, Store
 from minigrad.codegen.lowering.arrange import arrange
 from minigrad.codegen.lowering.reads import read_at
 from minigrad.codegen.lowering.rename import strip_bindings

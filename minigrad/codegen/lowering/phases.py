@@ -11,9 +11,9 @@ from dataclasses import replace
 from itertools import product as combinations
 from math import gcd, lcm, prod
 
-from minigrad.codegen.kernel import Define, Kernel, Nest, Store
+from minigrad.codegen.kernel.monoid import MONOIDS
+from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Store
 from minigrad.codegen.lowering.rename import rename_nest, statements
-from minigrad.codegen.monoid import MONOIDS
 from minigrad.errors import present
 from minigrad.expr import Index, Mod, Var, bounds, subs, variables
 from minigrad.value import (

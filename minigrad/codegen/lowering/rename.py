@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from minigrad.codegen.kernel import Define, Kernel, Nest, Store
+from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Store
 from minigrad.expr import Index, Var, subs, variables
 from minigrad.value import Value, free_variables, map_indices, reductions_in, substitute
 

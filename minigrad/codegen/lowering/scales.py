@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from minigrad.codegen.factors import factors_of, product_of
-from minigrad.codegen.kernel import Nest
-from minigrad.codegen.plan.spaces import is_sum
-from minigrad.codegen.value_interval import interval
+from minigrad.codegen.kernel.factors import factors_of, product_of
+from minigrad.codegen.kernel.nodes import Nest, is_sum
+from minigrad.codegen.kernel.value_interval import interval
 from minigrad.dtype import float32, int32
 from minigrad.errors import present
 from minigrad.expr import Index, Var, product

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from minigrad.codegen.cost.caches import LINE
 from minigrad.codegen.ir.nodes import Loop, Prefetch, Stmt
-from minigrad.codegen.kernel import Nest, Store
-from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.kernel.nodes import Nest, Store
+from minigrad.codegen.machines.caches import LINE
 from minigrad.codegen.plan.loops import Here
 from minigrad.codegen.plan.steps import Ahead
 from minigrad.dtype import DType
-from minigrad.expr import Index, Var, subs, variables
+from minigrad.expr import Index, Var, coefficient, subs, variables
 from minigrad.value import Value, walk
 
 if TYPE_CHECKING:

@@ -9,17 +9,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product as combinations
 
-from minigrad.codegen import value_eval
-from minigrad.codegen.factors import factors_of
-from minigrad.codegen.kernel import Nest
-from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.kernel import value_eval
+from minigrad.codegen.kernel.access import extent
+from minigrad.codegen.kernel.factors import factors_of
+from minigrad.codegen.kernel.nodes import Nest
+from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.codegen.lowering.scales import scaled_terms
 from minigrad.codegen.microkernels.block_product import BLOCK, FEWEST_BLOCKS, FEWEST_PANELS, KINDS, PANEL, BlockProduct
 from minigrad.codegen.plan.spaces import along, spaces, units
-from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import float16, float32
-from minigrad.expr import Var, subs
+from minigrad.expr import Var, coefficient, subs
 from minigrad.value import Value, const, free_variables, rebuild, substitute, walk
 
 

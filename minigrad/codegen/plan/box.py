@@ -9,13 +9,12 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from minigrad.codegen.cost.caches import LINE
-from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.machines.caches import LINE
 from minigrad.codegen.plan.loops import Here, Loops
 from minigrad.codegen.plan.steps import Results, Stage
 from minigrad.codegen.plan.text import loop_of, refuse, terms_of
 from minigrad.errors import quantity
-from minigrad.expr import Index, Var
+from minigrad.expr import Index, Var, coefficient
 from minigrad.value import Value, free_variables, substitute
 
 PADDING = 16

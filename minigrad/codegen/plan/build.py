@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
+from minigrad.codegen.ir.launch import function_of, spread
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, If, Let, Loop, Stmt
 from minigrad.codegen.ir.nodes import Store as IRStore
 from minigrad.codegen.ir.walk import fresh
-from minigrad.codegen.kernel import Define, Kernel, Nest, Store
-from minigrad.codegen.monoid import MONOIDS
+from minigrad.codegen.kernel.monoid import MONOIDS
+from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Store
+from minigrad.codegen.kernel.value_walk import Rewriter, loaded
 from minigrad.codegen.plan.ahead import outputs_ahead
 from minigrad.codegen.plan.call import call_tile, with_tile
 from minigrad.codegen.plan.call_blocks import call_blocks
@@ -22,12 +24,10 @@ from minigrad.codegen.plan.groups import Items, copied_by_items
 from minigrad.codegen.plan.loops import Here, Loops, divides, resolve
 from minigrad.codegen.plan.matrix_units import with_wave
 from minigrad.codegen.plan.results import Gathered
-from minigrad.codegen.plan.spaces import Unit, loaded, repeats, touched, units
+from minigrad.codegen.plan.spaces import Unit, repeats, touched, units
 from minigrad.codegen.plan.stage import fill, staged
 from minigrad.codegen.plan.steps import Plan, Split
 from minigrad.codegen.plan.sums import inner_reductions, kept_sums, sums_together
-from minigrad.codegen.strategies.launch import function_of, spread
-from minigrad.codegen.value_walk import Rewriter
 from minigrad.expr import Index, Var, bounds, subs
 from minigrad.value import Value, const, guard, load, local, substitute
 

@@ -15,17 +15,17 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from minigrad.codegen.ir.launch import ceil_div
 from minigrad.codegen.ir.nodes import Call as IRCall
 from minigrad.codegen.ir.nodes import If, Loop, Stmt, Store
-from minigrad.codegen.microkernels.choose import tile_meant
+from minigrad.codegen.kernel.nodes import is_sum
 from minigrad.codegen.microkernels.microkernel import Microkernel
 from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.microkernels.tile import Tile
 from minigrad.codegen.plan.loops import Here, Loops, refuse
-from minigrad.codegen.plan.spaces import is_sum
+from minigrad.codegen.plan.microkernel_choice import tile_meant
 from minigrad.codegen.plan.steps import Call
 from minigrad.codegen.plan.words import BIAS, TAKES, is_biased, narrowed
-from minigrad.codegen.strategies.launch import ceil_div
 from minigrad.codegen.transforms.bounded_sums import TERMS
 from minigrad.dtype import uint32
 from minigrad.errors import present

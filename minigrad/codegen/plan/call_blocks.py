@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Call as IRCall
 from minigrad.codegen.ir.nodes import Stmt
-from minigrad.codegen.kernel import Nest
+from minigrad.codegen.kernel.nodes import Nest
 from minigrad.codegen.microkernels.block_product import panels_at_once, product_named
 from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.plan.block_products import products_of

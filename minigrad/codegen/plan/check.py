@@ -3,8 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from minigrad.codegen.kernel import Kernel, Nest, Store
-from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.kernel.nodes import Kernel, Nest, Store
 from minigrad.codegen.plan.ahead import places_after
 from minigrad.codegen.plan.box import leaves
 from minigrad.codegen.plan.call_blocks import block_faults
@@ -13,7 +12,7 @@ from minigrad.codegen.plan.check_memory import memory_faults
 from minigrad.codegen.plan.loops import Loops, divides
 from minigrad.codegen.plan.text import terms_of
 from minigrad.errors import PlanError
-from minigrad.expr import bounds, variables
+from minigrad.expr import bounds, coefficient, variables
 
 MOST_COPIES = 4096
 """Statements that a plan may write out of one: more than any register file holds, and all that compilers bear."""

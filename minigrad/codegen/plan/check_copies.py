@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from minigrad.codegen.ir.nodes import Loop, Stmt, Store
-from minigrad.codegen.kernel import Kernel, Nest
+from minigrad.codegen.kernel.nodes import Kernel, Nest
+from minigrad.codegen.kernel.value_eval import index_value
 from minigrad.codegen.plan.box import Box
 from minigrad.codegen.plan.build import Builder
 from minigrad.codegen.plan.call import with_tile
@@ -24,7 +25,6 @@ from minigrad.codegen.plan.matrix_units import with_wave
 from minigrad.codegen.plan.stage import Staged
 from minigrad.codegen.plan.steps import Plan, Results, Stage
 from minigrad.codegen.plan.sweep import sweep
-from minigrad.codegen.value_eval import index_value
 from minigrad.dtype import int64
 from minigrad.errors import InternalError
 from minigrad.expr import Atom, Index, Var, bounds, subs

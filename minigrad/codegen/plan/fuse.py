@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-from minigrad.codegen.kernel import Nest
+from minigrad.codegen.kernel.nodes import Nest
 from minigrad.codegen.lowering.rename import map_nest
 from minigrad.codegen.plan.spaces import spaces
 from minigrad.codegen.plan.steps import EDGES, Fuse, Plan, Sizes, Split, Step

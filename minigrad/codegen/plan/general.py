@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from minigrad.codegen.kernel import Nest
+from minigrad.codegen.kernel.nodes import Nest
 from minigrad.codegen.plan.spaces import Space, spaces
 from minigrad.codegen.plan.steps import Ahead, Bind, Order, Parts, Plan, Split, Step
 from minigrad.expr import bounds

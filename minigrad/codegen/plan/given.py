@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 
-from minigrad.codegen.kernel import Kernel
-from minigrad.codegen.kernel_text import print_kernel
+from minigrad.codegen.kernel.nodes import Kernel
+from minigrad.codegen.kernel.text import print_kernel
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.plan.text import parse_plan
 from minigrad.errors import PlanError

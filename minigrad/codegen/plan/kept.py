@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from minigrad.codegen.ir.launch import ceil_div
 from minigrad.codegen.plan.loops import Here
-from minigrad.codegen.strategies.launch import ceil_div
 from minigrad.codegen.transforms.bounded_sums import TERMS
 from minigrad.expr import Index, emax, emin, product
 

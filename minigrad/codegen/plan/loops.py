@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from minigrad.codegen.kernel import Nest
+from minigrad.codegen.ir.launch import ceil_div
+from minigrad.codegen.kernel.nodes import Nest
 from minigrad.codegen.microkernels.block_product import product_named
 from minigrad.codegen.plan.fuse import Fused, check_split, fuse
 from minigrad.codegen.plan.spaces import Unit, spaces, units
@@ -23,7 +24,6 @@ from minigrad.codegen.plan.steps import (
     Stage,
 )
 from minigrad.codegen.plan.text import loop_of, refuse, terms_of
-from minigrad.codegen.strategies.launch import ceil_div
 from minigrad.errors import PlanError
 from minigrad.expr import Index, Var, emin, exact_quotient, subs, variables
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Alloc, Stmt
-from minigrad.codegen.kernel import Define, Nest, Store
+from minigrad.codegen.kernel.nodes import Define, Nest, Store
 from minigrad.codegen.plan.box import box
 from minigrad.codegen.plan.loops import Here
 from minigrad.codegen.plan.steps import Results

@@ -7,12 +7,11 @@
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from math import lcm
 
-from minigrad.codegen.kernel import Kernel, Nest
+from minigrad.codegen.kernel.nodes import Kernel, Nest
 from minigrad.codegen.lowering.arguments import (
     MOST,
     Extents,
@@ -27,7 +26,6 @@ from minigrad.codegen.plan.loops import resolve
 from minigrad.codegen.plan.spaces import spaces
 from minigrad.codegen.plan.steps import Fuse, Plan, Sizes, Split, Stage, Step
 from minigrad.codegen.plan.text import loop_of, refuse, terms_of
-from minigrad.codegen.strategies.recognise_phases import recognise_any
 from minigrad.expr import Expr, Var, bounds, exact_quotient, product
 from minigrad.target import Target
 
@@ -146,15 +144,6 @@ def _rounded(size: int) -> int:
     size = max(size, LEAST_ROOM)
     step = (1 << (size - 1).bit_length()) // 8
     return -(-size // step) * step
-
-
-def plane_extents(nests: Sequence[Nest]) -> Extents:
-    """The extents of a window's planes, and of the sums around them: what is staged of it does not depend on those."""
-    window = recognise_any(nests)
-    if isinstance(window, str):
-        return {}
-    plain = plain_variables(tuple(nests))
-    return {v.name: block for block, vs in enumerate((window.extra, window.planes)) for v in vs if v.name in plain}
 
 
 def written_out(plan: Plan) -> frozenset[str]:

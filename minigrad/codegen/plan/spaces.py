@@ -3,30 +3,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
 
-from minigrad.codegen.kernel import Define, Kernel, Nest, Store
+from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Store, is_sum
+from minigrad.codegen.kernel.value_walk import loaded, locals_of
 from minigrad.codegen.lowering.rename import statements
 from minigrad.expr import Index, Var
-from minigrad.value import Value, walk
+from minigrad.value import Value
 
 Unit = tuple[Define, ...] | Define | Store | Nest
 """Sums that share their loops, or one other statement."""
-
-
-def is_sum(s: Define | Store | Nest) -> TypeGuard[Define]:
-    """True where a statement defines a reduction (of any monoid)."""
-    return isinstance(s, Define) and s.value.op == "reduce"
-
-
-def locals_of(value: Value) -> set[str]:
-    """Names that a value reads."""
-    return {v.name for v in walk(value) if v.op == "local"}
-
-
-def loaded(*values: Value) -> set[str]:
-    """The buffers that values read."""
-    return {v.buffer for v in walk(*values) if v.op == "load"}
 
 
 def touched(body: Sequence[Unit]) -> tuple[set[str], set[str]]:

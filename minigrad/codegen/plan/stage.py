@@ -18,16 +18,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Alloc, If, Stmt, Store
+from minigrad.codegen.kernel.value_walk import Rewriter, loaded, replace_values
 from minigrad.codegen.plan.box import Box, box, depends_on_sums, leaves
 from minigrad.codegen.plan.call import Called, row_below
 from minigrad.codegen.plan.loops import Here, Loops, divides
 from minigrad.codegen.plan.matrix_units import for_unit
-from minigrad.codegen.plan.spaces import along, loaded
+from minigrad.codegen.plan.spaces import along
 from minigrad.codegen.plan.steps import Stage
 from minigrad.codegen.plan.sweep import sweep
 from minigrad.codegen.plan.text import refuse
 from minigrad.codegen.plan.words import narrowed, word_of
-from minigrad.codegen.value_walk import Rewriter, replace_values
 from minigrad.dtype import DType
 from minigrad.expr import Index
 from minigrad.value import Value, const, free_variables, guard, load, local, substitute, walk

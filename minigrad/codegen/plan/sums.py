@@ -15,17 +15,17 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Alloc, If, Let, Loop, Stmt, Store
-from minigrad.codegen.kernel import Define
-from minigrad.codegen.monoid import MONOIDS, Monoid, accumulate
+from minigrad.codegen.kernel.monoid import MONOIDS, Monoid, accumulate
+from minigrad.codegen.kernel.nodes import Define
+from minigrad.codegen.kernel.value_walk import Rewriter, loaded, replace_values
 from minigrad.codegen.plan.ahead import operands_ahead
 from minigrad.codegen.plan.box import refuse_gaps
 from minigrad.codegen.plan.group_reduction import joined
 from minigrad.codegen.plan.kept import Kept, Level, runs
 from minigrad.codegen.plan.loops import Here, divides
 from minigrad.codegen.plan.matrix_units import call_unit
-from minigrad.codegen.plan.spaces import along, loaded
+from minigrad.codegen.plan.spaces import along
 from minigrad.codegen.plan.steps import Split
-from minigrad.codegen.value_walk import Rewriter, replace_values
 from minigrad.errors import present
 from minigrad.expr import Index, Var, emin
 from minigrad.value import Value, across, free_variables, guard, load, local, substitute

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Loop, Stmt
 from minigrad.codegen.ir.walk import map_all
-from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.plan.box import Box, base_of, place, room, taken
 from minigrad.codegen.plan.loops import Here, Loops
 from minigrad.codegen.plan.text import loop_of
-from minigrad.expr import Index, Var, bounds, emin, subs
+from minigrad.expr import Index, Var, bounds, coefficient, emin, subs
 from minigrad.value import Value, expressions, substitute
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from minigrad.codegen.ir.launch import ceil_div
 from minigrad.codegen.ir.nodes import Alloc, If, Let, Loop, Stmt, Store
-from minigrad.codegen.kernel import Define
-from minigrad.codegen.monoid import MONOIDS, accumulate
+from minigrad.codegen.kernel.monoid import MONOIDS, accumulate
+from minigrad.codegen.kernel.nodes import Define
 from minigrad.codegen.plan.loops import Here
 from minigrad.codegen.plan.words import SCALE
-from minigrad.codegen.strategies.launch import ceil_div
 from minigrad.dtype import float32, int32
 from minigrad.errors import present
 from minigrad.expr import Index, Var, bounds

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minigrad.codegen.value_interval import interval
+from minigrad.codegen.kernel.value_interval import interval
 from minigrad.dtype import DType, bfloat16, float32, int8, int16, int32, uint8, uint16, uint32
 from minigrad.value import Value, binary, bitcast, cast, const, guard
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from minigrad.codegen.lowering.collapse import coefficient as step_of
 from minigrad.codegen.render.refs import INDEX, Ref
 from minigrad.errors import InternalError
 from minigrad.expr import (
@@ -26,6 +25,7 @@ from minigrad.expr import (
     variables,
     varying,
 )
+from minigrad.expr.linear import coefficient as step_of
 from minigrad.value import ValueIndex, value_atoms
 
 if TYPE_CHECKING:

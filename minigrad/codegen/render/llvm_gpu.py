@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from minigrad.codegen.ir.inline import inline_calls
 from minigrad.codegen.ir.nodes import Alloc, Call, Function, Loop, Stmt, group_size
 from minigrad.codegen.ir.text import meaning_of
 from minigrad.codegen.render.accesses import slot
@@ -20,7 +21,6 @@ from minigrad.codegen.render.llvm_memory import LlvmAccess
 from minigrad.codegen.render.llvm_text import memory_type, scalar_type, typed, vector
 from minigrad.codegen.render.llvm_values import LlvmLanguage
 from minigrad.codegen.render.refs import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
-from minigrad.codegen.transforms.inline import inline_calls
 from minigrad.dtype import bool_, int32
 from minigrad.errors import present
 from minigrad.program import GROUP, Program

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from minigrad.codegen import value_eval
+from minigrad.codegen.kernel import value_eval
 from minigrad.dtype import bool_
 from minigrad.value import Value
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Loop, Stmt, Store
 from minigrad.codegen.ir.walk import indices, values
+from minigrad.codegen.kernel.value_walk import Conditions, guarded_loads
 from minigrad.codegen.render.accesses import in_bounds
 from minigrad.codegen.render.conditions import mask_of
 from minigrad.codegen.render.index import far_step, index
 from minigrad.codegen.render.llvm_text import memory_type, stores_masked
 from minigrad.codegen.render.refs import Memory, Ref
 from minigrad.codegen.render.statements import block
-from minigrad.codegen.value_walk import Conditions, guarded_loads
 from minigrad.dtype import bool_
 from minigrad.errors import present
 from minigrad.expr import Index

@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from hashlib import sha256
 
+from minigrad.codegen.ir.inline import inline_calls
 from minigrad.codegen.ir.nodes import Call, Function, Loop, Stmt, extent_of, group_size
 from minigrad.codegen.ir.text import meaning_of
 from minigrad.codegen.microkernels.microkernel import symbol_of
@@ -26,7 +27,6 @@ from minigrad.codegen.render.opencl_values import ZEROS, OpenclLanguage
 from minigrad.codegen.render.refs import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
 from minigrad.codegen.render.statements import block
 from minigrad.codegen.transforms.budget import iterations, limit_iterations
-from minigrad.codegen.transforms.inline import inline_calls
 from minigrad.dtype import DType, bool_, float32
 from minigrad.errors import DeviceError, present
 from minigrad.expr import bounds

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Loop, Stmt, Store
-from minigrad.codegen.monoid import MONOIDS
+from minigrad.codegen.kernel.monoid import MONOIDS
 from minigrad.codegen.render.accesses import slot, write_slot
 from minigrad.codegen.render.refs import Ref
 

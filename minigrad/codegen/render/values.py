@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from minigrad.codegen.monoid import MONOIDS
+from minigrad.codegen.kernel.monoid import MONOIDS
+from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.codegen.render.accesses import load, slot
 from minigrad.codegen.render.conditions import conjunction, mask_of
 from minigrad.codegen.render.index import by_lane, index
 from minigrad.codegen.render.refs import Ref
 from minigrad.codegen.render.steps import Maker, Step, Steps
 from minigrad.codegen.transforms.math import FUNCTIONS
-from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import bool_
 from minigrad.errors import present
 from minigrad.value import BINARY, UNARY, Value

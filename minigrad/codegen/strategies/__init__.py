@@ -1,1 +1,1 @@
-"""Strategies: how one kernel's loops run. Read plan.py, then choose.py, then one strategy, then build.py."""
+"""Builders of plans that are not steps: all of them are to become steps."""

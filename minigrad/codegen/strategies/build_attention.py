@@ -4,20 +4,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
+from minigrad.codegen.ir.launch import Names, ceil_div, function_of, spread
 from minigrad.codegen.ir.nodes import Alloc, Function, Loop, Stmt, Store
-from minigrad.codegen.kernel import Kernel, Nest
-from minigrad.codegen.kernel import Store as KernelStore
+from minigrad.codegen.kernel.access import extent
+from minigrad.codegen.kernel.monoid import MONOIDS, accumulate
+from minigrad.codegen.kernel.nodes import Kernel, Nest
+from minigrad.codegen.kernel.nodes import Store as KernelStore
+from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.codegen.lowering.attention import shift_of
-from minigrad.codegen.lowering.collapse import coefficient
-from minigrad.codegen.monoid import MONOIDS, accumulate
-from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.strategies.attention import DOT, Attention, Mix, recognise
-from minigrad.codegen.strategies.attention_gradient import Gradient
-from minigrad.codegen.strategies.launch import Names, ceil_div, function_of, spread
-from minigrad.codegen.strategies.plan import AttentionPlan
-from minigrad.codegen.value_walk import Rewriter
+from minigrad.codegen.plan.other_plans import AttentionPlan
+from minigrad.codegen.policy.attention import DOT, Attention, Mix, recognise
+from minigrad.codegen.policy.attention_gradient import Gradient
 from minigrad.errors import InternalError
-from minigrad.expr import Index, Var, bounds, emax, emin, subs
+from minigrad.expr import Index, Var, bounds, coefficient, emax, emin, subs
 from minigrad.value import Value, binary, const, guard, load, unary
 
 Element = Callable[[Index], Value]

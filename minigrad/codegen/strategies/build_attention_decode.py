@@ -3,22 +3,21 @@ from __future__ import annotations
 
 import math
 
-from minigrad.codegen.cost.caches import LINE, PAGE
+from minigrad.codegen.ir.launch import Names, ceil_div, function_of, places_of, spread
 from minigrad.codegen.ir.nodes import Alloc, Function, Loop, Prefetch, Stmt, Store
-from minigrad.codegen.kernel import Kernel, Nest
-from minigrad.codegen.kernel import Store as KernelStore
+from minigrad.codegen.kernel.access import extent
+from minigrad.codegen.kernel.monoid import MONOIDS, accumulate
+from minigrad.codegen.kernel.nodes import Kernel, Nest
+from minigrad.codegen.kernel.nodes import Store as KernelStore
+from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.codegen.lowering.attention import shift_of
-from minigrad.codegen.lowering.collapse import coefficient
-from minigrad.codegen.monoid import MONOIDS, accumulate
-from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.strategies.attention import DOT, recognise
-from minigrad.codegen.strategies.attention_decode import sharing
+from minigrad.codegen.machines.caches import LINE, PAGE
+from minigrad.codegen.plan.other_plans import AttentionDecodePlan
+from minigrad.codegen.policy.attention import DOT, recognise
+from minigrad.codegen.policy.attention_decode import sharing
 from minigrad.codegen.strategies.build_attention import last_key
-from minigrad.codegen.strategies.launch import Names, ceil_div, function_of, places_of, spread
-from minigrad.codegen.strategies.plan import AttentionDecodePlan
-from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
-from minigrad.expr import Index, Var, bounds, emin, product, subs
+from minigrad.expr import Index, Var, bounds, coefficient, emin, product, subs
 from minigrad.value import Value, across, binary, const, guard, load, unary, walk
 
 

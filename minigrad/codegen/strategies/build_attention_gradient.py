@@ -3,16 +3,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from minigrad.codegen.ir.launch import Names, ceil_div, function_of, spread
 from minigrad.codegen.ir.nodes import Alloc, Function, Loop, Stmt, Store
-from minigrad.codegen.kernel import Kernel, Nest
-from minigrad.codegen.monoid import MONOIDS, accumulate
-from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.strategies.attention import DOT
-from minigrad.codegen.strategies.attention_gradient import recognise
+from minigrad.codegen.kernel.access import extent
+from minigrad.codegen.kernel.monoid import MONOIDS, accumulate
+from minigrad.codegen.kernel.nodes import Kernel, Nest
+from minigrad.codegen.kernel.value_walk import Rewriter
+from minigrad.codegen.plan.other_plans import AttentionGradientPlan
+from minigrad.codegen.policy.attention import DOT
+from minigrad.codegen.policy.attention_gradient import recognise
 from minigrad.codegen.strategies.build_attention import last_key
-from minigrad.codegen.strategies.launch import Names, ceil_div, function_of, spread
-from minigrad.codegen.strategies.plan import AttentionGradientPlan
-from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds, emin, subs
 from minigrad.value import Value, binary, const, guard, load, unary

@@ -3,17 +3,17 @@ from __future__ import annotations
 
 import math
 
+from minigrad.codegen.ir.launch import ceil_div, function_of
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, Loop, Stmt, Store
-from minigrad.codegen.kernel import Kernel, Nest
+from minigrad.codegen.kernel.access import extent
+from minigrad.codegen.kernel.monoid import MONOIDS, accumulate
+from minigrad.codegen.kernel.nodes import Kernel, Nest
+from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.codegen.lowering.attention import shift_of
-from minigrad.codegen.monoid import MONOIDS, accumulate
-from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.strategies.attention import DOT, recognise
-from minigrad.codegen.strategies.attention_groups import PADDING
+from minigrad.codegen.plan.other_plans import GroupAttentionPlan
+from minigrad.codegen.policy.attention import DOT, recognise
+from minigrad.codegen.policy.attention_groups import PADDING
 from minigrad.codegen.strategies.build_attention import first_key, last_key, places
-from minigrad.codegen.strategies.launch import ceil_div, function_of
-from minigrad.codegen.strategies.plan import GroupAttentionPlan
-from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds, emin
 from minigrad.value import Value, binary, const, guard, load, unary

@@ -4,22 +4,12 @@ On a GPU a launch costs as much as thousands of work-items do, and a strided gra
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from minigrad.codegen.ir.launch import function_of
 from minigrad.codegen.ir.nodes import Function, If, Loop, Stmt, extent_of
-from minigrad.codegen.kernel import Kernel, Nest
+from minigrad.codegen.kernel.nodes import Kernel, Nest
 from minigrad.codegen.plan.build import build
-from minigrad.codegen.plan.steps import Plan
-from minigrad.codegen.strategies.launch import function_of
-from minigrad.codegen.strategies.plan import AnyPlan, JoinedPlan
+from minigrad.codegen.plan.other_plans import JoinedPlan
 from minigrad.expr import Index, Var
-
-
-def joined(plans: Sequence[AnyPlan]) -> JoinedPlan | None:
-    """The plan of nests beside each other, where all of them are loops of the general kind."""
-    if len(plans) < 2 or not all([isinstance(p, Plan) and not p.bound("group") for p in plans]):
-        return None
-    return JoinedPlan(tuple(plans))  # type: ignore[arg-type]
 
 
 def build_joined(kernel: Kernel, nests: tuple[Nest, ...], plan: JoinedPlan, name: str) -> Function:

@@ -4,17 +4,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from minigrad.codegen.ir.launch import Names, ceil_div, function_of, spread
 from minigrad.codegen.ir.nodes import Alloc, Function, Let, Loop, Stmt
 from minigrad.codegen.ir.nodes import Store as IRStore
-from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
+from minigrad.codegen.kernel.monoid import MONOIDS, accumulate
+from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Param, Store
+from minigrad.codegen.kernel.value_walk import Rewriter, replace_values
 from minigrad.codegen.lowering.flatten import map_accesses, offset
 from minigrad.codegen.lowering.rename import statements
-from minigrad.codegen.monoid import MONOIDS, accumulate
+from minigrad.codegen.plan.other_plans import ScanPlan
 from minigrad.codegen.plan.sums import outermost_reductions
-from minigrad.codegen.strategies.launch import Names, ceil_div, function_of, spread
-from minigrad.codegen.strategies.scan import ScanPlan, independent, reads
-from minigrad.codegen.strategies.scan_in_place import in_place
-from minigrad.codegen.value_walk import Rewriter, replace_values
+from minigrad.codegen.policy.scan import independent, reads
+from minigrad.codegen.policy.scan_in_place import in_place
 from minigrad.errors import InternalError, present
 from minigrad.expr import Index, Var, emin, product
 from minigrad.value import Value, load, local, substitute

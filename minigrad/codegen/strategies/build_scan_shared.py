@@ -3,16 +3,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from minigrad.codegen.ir.launch import ceil_div, places_of
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, Loop, Stmt
 from minigrad.codegen.ir.nodes import Store as IRStore
 from minigrad.codegen.ir.walk import statements
-from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
+from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Param, Store
+from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.codegen.lowering.flatten import map_accesses, offset
+from minigrad.codegen.plan.other_plans import ScanPlan
+from minigrad.codegen.policy.scan import room
 from minigrad.codegen.strategies.build_scan import ScanBuilder, build_scan
-from minigrad.codegen.strategies.launch import ceil_div, places_of
-from minigrad.codegen.strategies.scan import ScanPlan, room
 from minigrad.codegen.transforms import budget
-from minigrad.codegen.value_walk import Rewriter
 from minigrad.expr import Index, Var, emin, product
 from minigrad.target import Target
 from minigrad.value import Value, load

@@ -5,22 +5,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from minigrad.codegen.cost.caches import LINE, PAGE
+from minigrad.codegen.ir.launch import ceil_div
 from minigrad.codegen.ir.nodes import Alloc, Function, Let, Loop, Prefetch, Stmt, Store
-from minigrad.codegen.kernel import Kernel, Nest
-from minigrad.codegen.lowering.collapse import coefficient
-from minigrad.codegen.monoid import MONOIDS, accumulate, accumulate_product
-from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.strategies.blocking import is_plain
+from minigrad.codegen.kernel.access import extent
+from minigrad.codegen.kernel.monoid import MONOIDS, accumulate, accumulate_product
+from minigrad.codegen.kernel.nodes import Kernel, Nest
+from minigrad.codegen.machines.caches import LINE, PAGE
+from minigrad.codegen.patterns.recognise_phases import expected_window
+from minigrad.codegen.patterns.recognise_window import MAX_TAPS, Phase, Rows
+from minigrad.codegen.plan.other_plans import WindowPlan
+from minigrad.codegen.policy.blocking import is_plain
+from minigrad.codegen.policy.window import CHAINS
 from minigrad.codegen.strategies.build_window_plane import PlaneBuilder
-from minigrad.codegen.strategies.launch import ceil_div
-from minigrad.codegen.strategies.plan import WindowPlan
-from minigrad.codegen.strategies.recognise_phases import expected_window
-from minigrad.codegen.strategies.recognise_window import MAX_TAPS, Phase, Rows
-from minigrad.codegen.strategies.window import CHAINS
 from minigrad.codegen.strategies.window_builder import WindowBuilder
 from minigrad.errors import present
-from minigrad.expr import Index, Var, subs
+from minigrad.expr import Index, Var, coefficient, subs
 from minigrad.value import (
     Value,
     const,

@@ -4,15 +4,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
+from minigrad.codegen.ir.launch import ceil_div, function_of, places_of
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, Loop, Stmt, Store
-from minigrad.codegen.kernel import Kernel, Nest
-from minigrad.codegen.monoid import MONOIDS, accumulate, accumulate_product
-from minigrad.codegen.strategies.launch import ceil_div, function_of, places_of
-from minigrad.codegen.strategies.plan import GroupWindowPlan
-from minigrad.codegen.strategies.recognise_phases import expected_window
-from minigrad.codegen.strategies.recognise_window import Axis, Phase, Rows, Window
-from minigrad.codegen.strategies.stage_window import LoopNames
-from minigrad.codegen.strategies.window_groups import (
+from minigrad.codegen.kernel.monoid import MONOIDS, accumulate, accumulate_product
+from minigrad.codegen.kernel.nodes import Kernel, Nest
+from minigrad.codegen.kernel.value_walk import Rewriter
+from minigrad.codegen.patterns.recognise_phases import expected_window
+from minigrad.codegen.patterns.recognise_window import Axis, Phase, Rows, Window
+from minigrad.codegen.plan.other_plans import GroupWindowPlan
+from minigrad.codegen.policy.window_groups import (
     Shares,
     copies_weights,
     figures,
@@ -21,7 +21,7 @@ from minigrad.codegen.strategies.window_groups import (
     padded_tile,
     taps_of,
 )
-from minigrad.codegen.value_walk import Rewriter
+from minigrad.codegen.strategies.stage_window import LoopNames
 from minigrad.errors import present
 from minigrad.expr import Index, Var, bounds, product
 from minigrad.value import Value, binary, const, guard, load, substitute

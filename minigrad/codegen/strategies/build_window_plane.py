@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 from minigrad.codegen.ir.nodes import Alloc, Let, Loop, Stmt, Store
+from minigrad.codegen.kernel.access import extent
+from minigrad.codegen.kernel.monoid import MONOIDS, accumulate_product
 from minigrad.codegen.lowering.flatten import offset
-from minigrad.codegen.monoid import MONOIDS, accumulate_product
-from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.window_builder import WindowBuilder
 from minigrad.errors import present
 from minigrad.expr import Index, Var, bounds

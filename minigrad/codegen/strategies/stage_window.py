@@ -15,16 +15,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from minigrad.codegen.cost.caches import LINE, PAGE
+from minigrad.codegen.ir.launch import Names, ceil_div
 from minigrad.codegen.ir.nodes import Alloc, If, Let, Loop, Prefetch, Stmt, Store
-from minigrad.codegen.lowering.collapse import coefficient
-from minigrad.codegen.strategies.launch import Names, ceil_div
-from minigrad.codegen.strategies.plan import WindowPlan
-from minigrad.codegen.strategies.recognise_window import Window
+from minigrad.codegen.kernel.value_walk import replace_values
+from minigrad.codegen.machines.caches import LINE, PAGE
+from minigrad.codegen.patterns.recognise_window import Window
+from minigrad.codegen.plan.other_plans import WindowPlan
 from minigrad.codegen.transforms.roll import HEAVY
-from minigrad.codegen.value_walk import replace_values
 from minigrad.errors import InternalError
-from minigrad.expr import Index, Var, bounds, emin, subs, variables
+from minigrad.expr import Index, Var, bounds, coefficient, emin, subs, variables
 from minigrad.value import Value, const, free_variables, guard, load, local, substitute, value_atoms, walk
 
 WRITTEN_OUT, STORED = 16, 3

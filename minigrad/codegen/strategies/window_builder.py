@@ -3,13 +3,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from minigrad.codegen.ir.launch import function_of, spread
 from minigrad.codegen.ir.nodes import Function, If, Loop, Stmt, Store
-from minigrad.codegen.kernel import Kernel
-from minigrad.codegen.strategies.launch import function_of, spread
-from minigrad.codegen.strategies.plan import WindowPlan
-from minigrad.codegen.strategies.recognise_window import Rows, Window
+from minigrad.codegen.kernel.nodes import Kernel
+from minigrad.codegen.kernel.value_walk import Rewriter
+from minigrad.codegen.patterns.recognise_window import Rows, Window
+from minigrad.codegen.plan.other_plans import WindowPlan
 from minigrad.codegen.strategies.stage_window import LoopNames, Staging
-from minigrad.codegen.value_walk import Rewriter
 from minigrad.expr import Index, Var, bounds, emax, emin
 from minigrad.value import Value, free_variables
 

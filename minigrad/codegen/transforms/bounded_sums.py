@@ -27,7 +27,7 @@ from minigrad.codegen.ir.walk import (
     names,
     statements,
 )
-from minigrad.codegen.value_walk import Rewriter
+from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.expr import Index, Var, bounds, emin, subs, variables
 from minigrad.value import Value, binary, const, load, walk
 

@@ -1,9 +1,9 @@
-"""Loop IR that packs words: neighbours are read as one (`codegen/words.py`)."""
+"""Loop IR that packs words: neighbours are read as one (`codegen/kernel/words.py`)."""
 from __future__ import annotations
 
 from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function
 from minigrad.codegen.ir.walk import map_function, map_values, statements
-from minigrad.codegen.words import VIEW, with_words
+from minigrad.codegen.kernel.words import VIEW, with_words
 from minigrad.dtype import uint32
 from minigrad.value import Value, walk
 

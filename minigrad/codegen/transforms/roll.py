@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from minigrad.codegen.ir.nodes import Alloc, Function, If, Loop, Stmt, Store
 from minigrad.codegen.ir.walk import Body, indices, map_blocks, map_function, names, statements
-from minigrad.codegen.value_walk import guarded_loads, replace_values
+from minigrad.codegen.kernel.value_walk import guarded_loads, replace_values
 from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, product, variables
 from minigrad.value import Value, const, guard, load, value_atoms, walk

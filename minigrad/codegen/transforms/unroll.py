@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from minigrad.codegen.ir.nodes import Alloc, Call, Function, If, Let, Loop, Prefetch, Stmt, Store
 from minigrad.codegen.ir.walk import map_function, names, statements
-from minigrad.codegen.value_walk import Rewriter
+from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds
 

@@ -4,15 +4,15 @@ import math
 import numpy as np
 import pytest
 
-from minigrad.codegen import kernel_interpret
 from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.nodes import BufferParam, Function, Let, Store
 from minigrad.codegen.ir.text import parse_function
-from minigrad.codegen.kernel import Kernel, Nest, Param
-from minigrad.codegen.kernel import Store as KernelStore
-from minigrad.codegen.kernel_interpret import interpret_kernel
-from minigrad.codegen.kernel_text import parse_kernel
-from minigrad.codegen.kernel_verify import verify_kernel
+from minigrad.codegen.kernel import interpret as kernel_interpret
+from minigrad.codegen.kernel.interpret import interpret_kernel
+from minigrad.codegen.kernel.nodes import Kernel, Nest, Param
+from minigrad.codegen.kernel.nodes import Store as KernelStore
+from minigrad.codegen.kernel.text import parse_kernel
+from minigrad.codegen.kernel.verify import verify_kernel
 from minigrad.codegen.lowering.collapse import collapse
 from minigrad.dtype import BY_SHORT, bool_, float32_to_bfloat16
 from minigrad.errors import InternalError

@@ -16,19 +16,19 @@ from conftest import needs_device
 from support.machine_code import ARM, X86, assembly, vectors_on_the_stack
 
 from minigrad import Tensor, config, microkernels, show
+from minigrad.codegen.ir.inline import inline_calls
 from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.nodes import Call, Function
 from minigrad.codegen.ir.text import meaning_of, parse_function, print_function
 from minigrad.codegen.ir.verify import verify_function, verify_meaning
 from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.microkernels.amx import SHAPES, SIDE
-from minigrad.codegen.microkernels.choose import microkernel_of
 from minigrad.codegen.microkernels.generate import FORMS, Form, generated, most_rows
 from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.microkernels.tile import KINDS, Tile
+from minigrad.codegen.plan.microkernel_choice import microkernel_of
 from minigrad.codegen.render.llvm import link_of, render_llvm
 from minigrad.codegen.render.opencl import render_opencl
-from minigrad.codegen.transforms.inline import inline_calls
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.errors import CompileError, FormatError, InternalError, MicrokernelError
 from minigrad.microkernels import Microkernel

@@ -11,8 +11,8 @@ from support.random_plans import random_plan
 
 import minigrad
 from minigrad import Tensor, Variable, jit, plans, show
-from minigrad.codegen.kernel import Kernel
-from minigrad.codegen.kernel_text import parse_kernel
+from minigrad.codegen.kernel.nodes import Kernel
+from minigrad.codegen.kernel.text import parse_kernel
 from minigrad.engine.stats import stats
 from minigrad.errors import PlanError
 

@@ -10,21 +10,20 @@ from support.packed import flat_kernel, tensor
 from support.panels import AVX512, planned, product
 
 from minigrad import Tensor
-from minigrad.codegen.cost.caches import LINE
 from minigrad.codegen.ir.nodes import Loop, Prefetch
 from minigrad.codegen.ir.text import parse_function, print_function
 from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.ir.walk import statements
-from minigrad.codegen.kernel import Kernel
-from minigrad.codegen.kernel_text import parse_kernel
-from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.kernel.nodes import Kernel
+from minigrad.codegen.kernel.text import parse_kernel
+from minigrad.codegen.machines.caches import LINE
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.steps import Ahead
 from minigrad.codegen.plan.text import parse_plan
 from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.errors import PlanError
-from minigrad.expr import subs, variables
+from minigrad.expr import coefficient, subs, variables
 
 PRODUCT = parse_kernel("""kernel product(out o0: f32[9600], p0: f32[12800], p1: f32[6144])
   for i0<200, i1<48:

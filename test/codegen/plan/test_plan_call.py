@@ -7,8 +7,8 @@ from conftest import one_in
 from support.plan_reading import equals
 from support.random_plans import mutated
 
-from minigrad.codegen.kernel import Kernel
-from minigrad.codegen.kernel_text import parse_kernel
+from minigrad.codegen.kernel.nodes import Kernel
+from minigrad.codegen.kernel.text import parse_kernel
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.text import parse_plan
 from minigrad.errors import PlanError

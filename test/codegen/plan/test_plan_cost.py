@@ -7,11 +7,11 @@ from support.plan_reading import equals
 from support.plan_stage import product
 
 from minigrad.codegen.cost.plans import Estimate, estimate
-from minigrad.codegen.kernel import Kernel, Nest
+from minigrad.codegen.kernel.access import extent
+from minigrad.codegen.kernel.nodes import Kernel, Nest
+from minigrad.codegen.patterns.recognise import Contraction, recognise
 from minigrad.codegen.plan.steps import Bind, Order, Plan, Split, Stage
 from minigrad.codegen.plan.text import parse_plan
-from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.target import Target
 
 TARGET = Target("avx2", "llvm", "znver3", 32, 16, 1, 32 << 10, 512 << 10, features=frozenset({"avx2", "fma"}))

@@ -7,9 +7,9 @@ from support.plan_reading import equals
 
 from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.text import print_function
-from minigrad.codegen.kernel import Kernel
-from minigrad.codegen.kernel_interpret import interpret_kernel
-from minigrad.codegen.kernel_text import parse_kernel
+from minigrad.codegen.kernel.interpret import interpret_kernel
+from minigrad.codegen.kernel.nodes import Kernel
+from minigrad.codegen.kernel.text import parse_kernel
 from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.plan.build import build

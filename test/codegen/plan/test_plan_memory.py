@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from support.plan_reading import equals
 
-from minigrad.codegen.kernel import Kernel
-from minigrad.codegen.kernel_text import parse_kernel
+from minigrad.codegen.kernel.nodes import Kernel
+from minigrad.codegen.kernel.text import parse_kernel
 from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.plan.build import build

@@ -12,9 +12,9 @@ from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.nodes import Store
 from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.ir.walk import statements
-from minigrad.codegen.kernel import Kernel
-from minigrad.codegen.kernel_interpret import interpret_kernel
-from minigrad.codegen.kernel_text import parse_kernel, print_kernel
+from minigrad.codegen.kernel.interpret import interpret_kernel
+from minigrad.codegen.kernel.nodes import Kernel
+from minigrad.codegen.kernel.text import parse_kernel, print_kernel
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.loops import resolve
 from minigrad.codegen.plan.steps import Fuse, Plan, Split

@@ -15,7 +15,7 @@ from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.nodes import Alloc, Function
 from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.ir.walk import statements
-from minigrad.codegen.kernel_interpret import interpret_kernel
+from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.plan.sizes import LEAST_ROOM
 from minigrad.codegen.plan.text import parse_plan
 from minigrad.codegen.stages import stages_of

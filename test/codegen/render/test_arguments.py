@@ -12,14 +12,14 @@ from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.text import print_function
 from minigrad.codegen.ir.verify import verify_function
-from minigrad.codegen.kernel_interpret import interpret_kernel
-from minigrad.codegen.kernel_text import parse_kernel, print_kernel
+from minigrad.codegen.kernel.interpret import interpret_kernel
+from minigrad.codegen.kernel.text import parse_kernel, print_kernel
 from minigrad.codegen.lowering.arguments import from_first, of_any_length, plain_variables, with_arguments
 from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.split import split_divisions, split_phases
+from minigrad.codegen.plan.other_plans import WindowPlan
 from minigrad.codegen.stages import stages_of
-from minigrad.codegen.strategies.plan import WindowPlan
 from minigrad.engine.stats import stats
 
 GATHERS = """\

@@ -14,7 +14,7 @@ from support.render_cases import CASES, Case
 
 from minigrad import config
 from minigrad.codegen.ir.text import parse_function
-from minigrad.codegen.kernel_text import parse_kernel
+from minigrad.codegen.kernel.text import parse_kernel
 from minigrad.codegen.render.opencl import render_opencl
 from minigrad.codegen.render.opencl_language import uses_double
 from minigrad.codegen.stages import stages_of

@@ -6,8 +6,8 @@ from math import prod
 import numpy as np
 import pytest
 
-from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
-from minigrad.codegen.kernel_text import parse_kernel
+from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Param, Store
+from minigrad.codegen.kernel.text import parse_kernel
 from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.rename import statements
 from minigrad.codegen.lowering.split import divisions_left, split_divisions, split_phases

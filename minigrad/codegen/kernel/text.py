@@ -1,0 +1,167 @@
+"""Kernels as text: `print_kernel` and `parse_kernel` are inverse to each other.
+
+The grammar is in `nodes.py`, that of values in `value_text.py`. The text is a kernel's identity: its hash is the key
+of caches, so equal kernels print alike and different ones differently.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from minigrad.codegen.kernel.monoid import MONOIDS
+from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Param, Scalar, Store
+from minigrad.codegen.kernel.value_parse import Line, Lines, Scope
+from minigrad.codegen.kernel.value_text import Printer
+from minigrad.errors import InternalError
+from minigrad.expr import Var
+from minigrad.value import Value, values_inside
+
+MODES = ("in", "out", "inout")
+
+Statement = Define | Store | Nest
+
+
+def statements(body: Iterable[Statement]) -> Iterator[Statement]:
+    """Every statement in order of the text, a nest before what is inside it."""
+    stack = list(reversed(tuple(body)))
+    while stack:
+        s = stack.pop()
+        yield s
+        if isinstance(s, Nest):
+            stack.extend(reversed(s.body))
+
+
+def roots(kernel: Kernel) -> list[Value]:
+    """The values of all statements in order, before each those used as indices of its store."""
+    found: list[Value] = []
+    for s in statements(kernel.nests):
+        if isinstance(s, Store):
+            found += values_inside(s.indices)
+        if not isinstance(s, Nest):
+            found.append(s.value)
+    return found
+
+
+def print_kernel(kernel: Kernel) -> str:
+    """The text of a kernel. Equal kernels have equal texts."""
+    printer = Printer(roots(kernel))
+    params = [_param(p, printer) for p in kernel.params]
+    params += [f"{s.name}: {s.dtype.short}" for s in kernel.scalars]
+    params += [f"{d.name}: index in {printer.index(d.lo)}..{printer.index(d.hi)}" for d in kernel.dims]
+    lines = [f"kernel {kernel.name}({', '.join(params)})"]
+    steps = kernel.steps
+    if steps is not None:
+        lines.append(f"  state {', '.join([_param(replace(p, mode='in'), printer) for p in steps.state])}")
+    for k, nest in enumerate(kernel.nests):
+        if steps is not None and k == steps.first:
+            lines.append(f"  steps {steps.var.name}<{printer.index(steps.var.hi + 1)}:")
+        inside = steps is not None and steps.first <= k < steps.last
+        _print_nest(nest, "    " if inside else "  ", printer, lines)
+    return "\n".join(lines) + "\n"
+
+
+def _param(p: Param, printer: Printer) -> str:
+    mode = "" if p.mode == "in" else p.mode + " "
+    layout = "" if p.layout is None else f" order ({', '.join(map(str, p.layout))})"
+    return f"{mode}{p.name}: {p.dtype.short}[{', '.join(map(printer.index, p.shape))}]{layout}"
+
+
+def _print_nest(nest: Nest, indent: str, printer: Printer, lines: list[str]) -> None:
+    for v in nest.domain:
+        if v.lo != 0:
+            raise InternalError(f"[print] a domain starts at 0, got {v.name} from {v.lo}")
+    domain = ", ".join([f"{v.name}<{printer.index(v.hi + 1)}" for v in nest.domain])
+    lines.append(f"{indent}for {domain}:")
+    indent += "  "
+    keep = len(printer.text)
+    for s in nest.body:
+        if isinstance(s, Nest):
+            _print_nest(s, indent, printer, lines)
+            continue
+        target, above = "", list[str]()
+        if isinstance(s, Store):
+            above = printer.prepare(s.indices)
+            target = f"{s.param}[{', '.join(map(printer.index, s.indices))}] {s.combine or ''}"
+        else:
+            target = f"{s.name} "
+        more, text = printer.value(s.value)
+        lines.extend([indent + line for line in (*above, *more)])
+        lines.append(f"{indent}{target}= {text}")
+    printer.forget(keep)
+
+
+def parse_kernel(text: str) -> Kernel:
+    """Reads what `print_kernel` writes. Raises FormatError naming the line and what was expected there."""
+    scope, lines = Scope(), Lines(text)
+    line = lines.next(scope)
+    line.expect("kernel")
+    name = line.name()
+    dims = line.declare_dims()
+    params: list[Param] = []
+    scalars: list[Scalar] = []
+    line.expect("(")
+    while not line.accept(")"):
+        mode = line.take() if line.peek() in MODES and line.peek(1) != ":" else "in"
+        if line.peek(3) == "[":
+            params.append(_parse_param(line, mode))
+        else:
+            scalar = line.scalar()
+            if scalar is not None:
+                scalars.append(Scalar(*scalar))
+        if line.peek() != ")":
+            line.expect(",")
+    line.end()
+    nests = []
+    if lines.at < len(lines.rows):
+        for row in lines.block(scope):
+            nests.append(_parse_nest(row, lines, scope))
+    lines.end(scope)
+    return Kernel(name, tuple(params), tuple(scalars), dims, tuple(nests))
+
+
+def _parse_param(line: Line, mode: str) -> Param:
+    name = line.name()
+    line.expect(":")
+    dtype = line.dtype()
+    shape, layout = line.indices(), None
+    if line.accept("order"):
+        line.expect("(")
+        layout = [line.integer()]
+        while line.accept(","):
+            layout.append(line.integer())
+        line.expect(")")
+    line.scope.buffers[name] = dtype
+    return Param(name, dtype, shape, mode, None if layout is None else tuple(layout))
+
+
+def _parse_nest(line: Line, lines: Lines, outer: Scope) -> Nest:
+    scope = outer.inner()
+    line.scope = scope
+    line.expect("for")
+    domain: tuple[Var, ...] = () if line.peek() == ":" else line.domain()
+    line.expect(":")
+    line.end()
+    body: list[Statement] = []
+    for row in lines.block(scope):
+        if row.peek().startswith("$"):
+            row.definition()
+        elif row.peek() == "for":
+            body.append(_parse_nest(row, lines, scope))
+        else:
+            body.append(_parse_statement(row, scope))
+            row.end()
+    return Nest(domain, tuple(body))
+
+
+def _parse_statement(line: Line, scope: Scope) -> Define | Store:
+    if line.peek(1) == "[":
+        name = line.buffer()
+        indices = line.indices()
+        combine = line.one_of(("set", *MONOIDS)) if line.peek() != "=" else None
+        line.expect("=")
+        return Store(name, indices, line.value(), combine)
+    name = line.name()
+    line.expect("=")
+    value = line.value()
+    scope.locals_[name] = value.dtype
+    return Define(name, value)

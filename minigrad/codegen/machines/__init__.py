@@ -1,0 +1,1 @@
+"""Facts of machines, and the sizes of their caches."""

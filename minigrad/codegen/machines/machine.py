@@ -1,0 +1,187 @@
+"""Facts of the machine that a Target is, from minigrad/codegen/machines/*.toml: the numbers that planners count with.
+
+    [declared]    from manuals and the operating system                 may decide how sums are grouped
+    [costs]       for comparing plans that round differently: measured once, agreed on for every machine of a kind,
+                  and never measured anew, as results depend on it
+    [speed]       only time depends on these: measured, and may be measured again at any time
+
+A file states what differs from the one it is `like`. A processor's is named as LLVM names it; one without a file is
+like the generic one of its vectors. Compiled for another processor (MINIGRAD_CPU), a program rounds as that one's facts
+say, and is as fast as those of the one that it runs on. `section.one_fma` holds where one multiply-add of whole vectors
+begins in a cycle.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from minigrad.errors import InternalError
+from minigrad.target import Target
+
+FOLDER = Path(__file__).parent
+_GENERIC = {64: "generic-avx512", 32: "generic-avx2", 16: "generic-neon"}
+_SECTIONS = ("declared", "costs", "speed")
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """Facts from manuals. `fma_per_cycle` multiply-adds of the target's vectors begin in a cycle, each done after
+    `fma_latency`. `side_by_side` rows stay in the first-level cache although they are a power of two apart. Elements up
+    to `strided_stores` apart are stored as parts of whole vectors. `bfloat16_products` is True where an instruction
+    multiplies bfloat16 with K interleaved by two; a matrix register has `matrix_side` rows of as many words. A GPU's
+    compute unit holds `items_per_unit` work-items, and waits for memory with fewer; as many waves as it can hold have
+    `local_per_wave` bytes of local memory each."""
+
+    fma_per_cycle: int
+    fma_latency: int
+    side_by_side: int
+    strided_stores: int
+    bfloat16_products: bool
+    matrix_side: int
+    items_per_unit: int
+    local_per_wave: int
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Costs in cycles, unless it says otherwise; the files say of what."""
+
+    loads: float
+    chains: int
+    missing_chain: float
+    dot_step: float
+    narrow_tile: float
+    far_row: float
+    rows_apart: float
+    loop: float
+    tile: float
+    window_tile: float
+    plane_tile: float
+    across: float
+    pack_near: float
+    pack_far: float
+    pack_transposed: float
+    pack_checked: float
+    pack_checked_transposed: float
+    scatter: float
+    scatter_transposed: float
+    crossing: float
+    l2_bytes: float
+    l2_bytes_far: float
+    l2_lost: float
+    far_step: int
+    pack_rows: int
+    max_waste: float
+    matrix_slowed: float
+    matrix_call: float
+    unscale: float
+    local_copy: float
+    item: float
+    item_copy: float
+    item_store: float
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Facts that only time depends on.
+
+    `long_streams` is True where memory is read at full speed only as a small number of streams that each go on for many
+    pages. Streams that are read side by side: `streams` panels, `streams_of_lines` panels of which each step takes
+    lines, for products with a small number of rows, and `matrix_streams` rows of matrices. Bytes from what is read to
+    what is prefetched: `ahead` of panels, `ahead_inner` of operands that are unpacked, `ahead_scales` of their scales.
+    Panels are prefetched with `ahead_rows` rows or more where each step takes lines of them; with `enough_sums` in
+    flight multiply-adds are busy, and loads beside them few. Estimates of plans (`plans.py`) count, in cycles,
+    `plan_loop` for an iteration besides its body, `plan_tile` for a tile's start and end, `plan_across` for joining a
+    vector's lanes where others are joined meanwhile; and `plan_bytes` bytes in a cycle from beyond the second-level
+    cache.
+    """
+
+    long_streams: bool
+    streams: int
+    streams_of_lines: int
+    matrix_streams: int
+    ahead: int
+    ahead_inner: int
+    ahead_scales: int
+    ahead_rows: int
+    enough_sums: int
+    plan_loop: float
+    plan_tile: float
+    plan_across: float
+    plan_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The three kinds of facts."""
+
+    declared: Declared
+    costs: Costs
+    speed: Speed
+
+
+R = TypeVar("R", Declared, Costs, Speed)
+
+
+@lru_cache(maxsize=256)
+def machine(target: Target) -> Machine:
+    """The facts of a target. Raises InternalError where its file lacks one, or has one that nobody reads."""
+    compiled_for = facts(file_of(target.cpu, target))
+    runs_on = facts(file_of(target.host or target.cpu, target))
+    declared = dict(compiled_for["declared"])
+    declared["fma_per_cycle"] = rate = _for_bytes(declared["fma_per_cycle"], target.vector_bytes)
+    products = declared["bfloat16_products"]
+    declared["bfloat16_products"] = any(target.features.issuperset(needed) for needed in products)
+    return Machine(_record(Declared, declared), _record(Costs, _at_rate(compiled_for["costs"], rate)),
+                   _record(Speed, _at_rate(runs_on["speed"], rate)))
+
+
+def file_of(processor: str, target: Target) -> str:
+    """The name of the file with the facts of a processor."""
+    if target.language == "llvm" and processor in _processors():
+        return processor
+    if target.is_gpu:
+        return "generic-gpu"
+    return _GENERIC[target.vector_bytes] if target.language == "llvm" else "generic-opencl-cpu"
+
+
+@cache
+def facts(name: str) -> dict[str, dict[str, Any]]:
+    """All facts by section and name, those of the file that this one is like included."""
+    import tomllib  # not before something is planned
+
+    own = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    like = own.pop("like", None)
+    below: dict[str, dict[str, Any]] = facts(like) if like else {section: {} for section in _SECTIONS}
+    if unknown := own.keys() - below.keys():
+        raise InternalError(f"[machines] expected sections {', '.join(_SECTIONS)} in {name}.toml, got {unknown}")
+    return {section: below[section] | own.get(section, {}) for section in _SECTIONS}
+
+
+@cache
+def _processors() -> frozenset[str]:
+    """The processors with a file. LLVM, too, has one that it calls generic."""
+    return frozenset([path.stem for path in FOLDER.glob("*.toml") if not path.stem.startswith("generic")])
+
+
+def _for_bytes(by_bytes: Mapping[str, int], vector_bytes: int) -> int:
+    """From a fact by bytes of a vector, the number for the narrowest vectors that are at least as wide."""
+    return by_bytes[str(min(width for width in map(int, by_bytes) if width >= vector_bytes))]
+
+
+def _at_rate(section: Mapping[str, Any], rate: int) -> dict[str, Any]:
+    """A section's facts at so many multiply-adds per cycle."""
+    found = dict(section)
+    slow = found.pop("one_fma", {})
+    return found | slow if rate == 1 else found
+
+
+def _record(kind: type[R], found: dict[str, Any]) -> R:
+    wanted = {f.name for f in fields(kind)}
+    if wanted != found.keys():
+        raise InternalError(f"[machines] expected facts {sorted(wanted - found.keys())} and not "
+                            f"{sorted(found.keys() - wanted)} in [{kind.__name__.lower()}]")
+    return kind(**found)

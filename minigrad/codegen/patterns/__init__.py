@@ -1,0 +1,1 @@
+"""Patterns that kernels have, found by how their index variables are used."""

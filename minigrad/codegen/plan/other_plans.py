@@ -1,0 +1,189 @@
+"""The decision of a strategy for one nest. A value: it prints, compares, and parses back. `Plan` is that of steps."""
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, fields
+
+from minigrad.codegen.plan.steps import Plan
+from minigrad.codegen.plan.text import parse_plan as parse_steps
+from minigrad.errors import FormatError
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """A plan that is the fields of its strategy's builder, and prints as such."""
+
+    strategy: str
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPlan(Fields):
+    """A window over planes. Names refer to the (first) nest's index variables.
+
+    form: 'taps', the taps are summed; 'plane', the planes are, one output per tap
+    planes: one parallel iteration each, for `band` tiles of rows
+    rows, columns: of the plane's image; '' where there are no rows
+    height, vectors, width: a register tile is height rows of `vectors` vectors of `width` columns
+    passes: over a band, each for a part of the taps' columns (form 'plane')
+    phases: nests that interleave their outputs
+    """
+
+    form: str
+    planes: tuple[str, ...]
+    rows: str
+    columns: str
+    height: int
+    vectors: int
+    width: int
+    band: int
+    passes: int = 1
+    phases: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWindowPlan(Fields):
+    """A window over planes by work-groups of deep x down x across work-items, with `height` rows of one column each.
+
+    form, planes, rows, columns, phases: as in a WindowPlan
+    deep: planes that a group has at a time; in the form 'plane' places of the sums around one
+    """
+
+    form: str
+    planes: tuple[str, ...]
+    rows: str
+    columns: str
+    deep: int
+    down: int
+    across: int
+    height: int
+    phases: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan(Fields):
+    """Attention. Names refer to the nest's index variables.
+
+    rows, vectors, width: a register tile has `rows` keys or columns and vectors * width rows of q
+    keys: how many of them a block has
+    """
+
+    batch: tuple[str, ...]
+    row: str
+    key: str
+    rows: int
+    vectors: int
+    width: int
+    keys: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionGradientPlan(Fields):
+    """The gradient of attention. `batch` names the nest's index variables.
+
+    rows, vectors, width: a register tile has `rows` keys or columns and vectors * width rows of q or columns
+    block, keys: how many rows of q and how many keys meet at a time
+    """
+
+    batch: tuple[str, ...]
+    rows: int
+    vectors: int
+    width: int
+    block: int
+    keys: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionDecodePlan(Fields):
+    """Attention of few rows. `batch` names the parallel index variables, `rows` those of rows that share keys.
+
+    keys: how many of them meet all rows at a time
+    depth, columns, width: lanes along q and k, along v, and along keys
+    vectors: of columns at a time
+    """
+
+    batch: tuple[str, ...]
+    rows: tuple[str, ...]
+    key: str
+    keys: int
+    depth: int
+    columns: int
+    vectors: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAttentionPlan(Fields):
+    """Attention by work-groups of `items` rows of q, with `keys` keys in local memory, `part` of them at a time."""
+
+    batch: tuple[str, ...]
+    row: str
+    key: str
+    items: int
+    keys: int
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedPlan:
+    """Nests beside each other in one launch, such as phases of a strided gradient: iterations of the first come before
+    those of the second."""
+
+    plans: tuple[Plan, ...]
+
+    @property
+    def strategy(self) -> str:
+        return "joined"
+
+    def __str__(self) -> str:
+        return "\n".join(["plan joined", *map(str, self.plans)])
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPlan:
+    """The loops of a kernel with steps: `lanes` of the axis with number `across` (-1: none) at once; the others, and
+    blocks of that one, for workers. Of `sums` inside a step, so many terms at once. With `groups`, the lanes are the
+    work-items of a work-group, which share the state if they run across no axis."""
+
+    across: int
+    lanes: int
+    sums: int = 4
+    groups: bool = False
+
+    @property
+    def strategy(self) -> str:
+        return "scan"
+
+    def __str__(self) -> str:
+        groups = " groups=True" if self.groups else ""
+        return f"plan scan across={self.across} lanes={self.lanes} sums={self.sums}{groups}"
+
+
+AnyPlan = (Plan | JoinedPlan | WindowPlan | GroupWindowPlan | AttentionPlan | AttentionGradientPlan
+           | AttentionDecodePlan | GroupAttentionPlan | ScanPlan)
+_KINDS = {"window": WindowPlan, "window_groups": GroupWindowPlan,
+          "attention": AttentionPlan, "attention_gradient": AttentionGradientPlan,
+          "attention_decode": AttentionDecodePlan, "attention_groups": GroupAttentionPlan}
+
+
+def plan_text(plan: Fields | AnyPlan) -> str:
+    return "plan " + " ".join(f"{f.name}={getattr(plan, f.name)!r}".replace(" ", "") for f in fields(plan))
+
+
+def parse_plan(text: str) -> AnyPlan:
+    """The inverse of str(plan). Raises FormatError or PlanError naming what is wrong."""
+    if text.startswith("plan joined"):
+        return JoinedPlan(tuple([parse_steps("plan" + part) for part in re.split(r"^plan\b", text, flags=re.M)[2:]]))
+    words = text.split()
+    if "=" not in text:
+        return parse_steps(text)
+    try:
+        if words[0] != "plan":
+            raise ValueError("it must start with 'plan'")
+        values = {name: ast.literal_eval(value) for name, value in (w.split("=", 1) for w in words[1:])}
+        return _KINDS[values["strategy"]](**values)
+    except (ValueError, TypeError, SyntaxError, IndexError, KeyError) as error:
+        raise FormatError(f"[parse_plan] expected 'plan strategy=...', got {text!r}: {error}") from None

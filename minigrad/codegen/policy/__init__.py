@@ -1,0 +1,1 @@
+"""Policies: which plan a nest gets."""

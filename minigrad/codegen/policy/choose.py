@@ -1,0 +1,152 @@
+"""Which strategy a nest gets: by how its index variables are used, never by names of operations."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from minigrad.codegen.kernel.access import reductions
+from minigrad.codegen.kernel.nodes import Define, Nest, Store, is_sum
+from minigrad.codegen.kernel.value_walk import locals_of
+from minigrad.codegen.patterns.recognise import recognise
+from minigrad.codegen.plan.other_plans import (
+    AnyPlan,
+    GroupAttentionPlan,
+    GroupWindowPlan,
+    JoinedPlan,
+    Plan,
+    WindowPlan,
+)
+from minigrad.codegen.plan.sizes import shares_copies, shares_sizes, with_sizes
+from minigrad.codegen.policy import (
+    attention,
+    attention_decode,
+    attention_gradient,
+    attention_groups,
+    contraction,
+    group_reduction,
+    packed,
+    panels,
+    pointwise,
+    quantized,
+    reduction,
+    rows,
+    scatter,
+    stream,
+    tiles,
+    window,
+    window_groups,
+)
+from minigrad.codegen.policy.packed_steps import as_product
+from minigrad.errors import InternalError
+from minigrad.target import Target
+
+
+def choose_plans(nests: Sequence[Nest], target: Target) -> list[tuple[tuple[Nest, ...], AnyPlan]]:
+    """Every nest with its plan; neighbours that are phases of one window have one together, on a GPU all that store to
+    the same parameters do."""
+    made: list[tuple[tuple[Nest, ...], AnyPlan]] = []
+    for _, found in groupby(nests, key=lambda n: [s.param for s in n.body if isinstance(s, Store)]):
+        run = tuple(found)
+        together = (window_groups if target.has_groups else window).plan(run, target) if len(run) > 1 else ""
+        if isinstance(together, WindowPlan | GroupWindowPlan):
+            made.append((run, together))
+            continue
+        each = [choose_plan(nest, target) for nest in run]
+        beside = joined([plan for _, plan in each]) if target.has_groups else None
+        made += [(run, beside)] if beside else [((nest,), plan) for nest, plan in each]
+    return made
+
+
+def joined(plans: Sequence[AnyPlan]) -> JoinedPlan | None:
+    """The plan of nests beside each other, where all of them are loops of the general kind."""
+    if len(plans) < 2 or not all([isinstance(p, Plan) and not p.bound("group") for p in plans]):
+        return None
+    return JoinedPlan(tuple(plans))  # type: ignore[arg-type]
+
+
+def choose_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
+    """The nest, perhaps with scales outside its sums or as a product of two operands, and the plan of the first
+    strategy that fits, from the most special to the most general; which sizes are arguments is part of it."""
+    tiled = tiles.plan(nest, target)
+    if not isinstance(tiled, str):
+        return tiled
+    own, plan = _first_plan(nest, target)
+    if isinstance(plan, Plan) and shares_sizes(target) and (shares_copies(target) or not plan.stages):
+        return own, with_sizes(own, plan)
+    return own, plan
+
+
+def _first_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
+    if target.has_groups or is_scatter(nest) or is_row_kernel(nest) or not reductions(nest):
+        return other_plan(nest, target)
+    blocks = quantized.plan(nest, target)
+    return (nest, blocks) if blocks is not None else stream.plan(nest, target) or other_plan(nest, target)
+
+
+def plan_of_steps(nest: Nest, target: Target) -> Plan:
+    """The nest's plan, or where that is one of another kind the steps that the general strategies give it."""
+    own, plan = choose_plan(nest, target)
+    return plan if own is nest and isinstance(plan, Plan) else general_plan_of(nest, target)
+
+
+def general_plan_of(nest: Nest, target: Target) -> Plan:
+    """The plan of the general strategies, which take any nest."""
+    if is_scatter(nest):
+        return scatter.plan(nest, target)
+    if is_row_kernel(nest):
+        return rows.plan(nest, target)
+    if not reductions(nest):
+        return pointwise.plan(nest, target)
+    return contraction.plan(nest, target) or reduction.plan(nest, target)
+
+
+def is_scatter(nest: Nest) -> bool:
+    """True where stores of a nest combine with what is there."""
+    return any(isinstance(s, Store) and s.combine for s in nest.body)
+
+
+def other_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
+    """A nest that does not stream interleaved rows or blocks, with its plan."""
+    if is_scatter(nest):
+        return nest, general_plan_of(nest, target)
+    if any(isinstance(s, Store) and s.combine for inner in nest.body if isinstance(inner, Nest) for s in inner.body):
+        raise InternalError("[plan] expected a scatter without rows, whose order would be lost")
+    if target.has_groups:
+        for groups in (attention_groups.plan(nest, target), window_groups.plan((nest,), target),
+                       group_reduction.plan(nest, target)):
+            if isinstance(groups, GroupAttentionPlan | GroupWindowPlan | Plan):
+                return nest, groups
+    if is_row_kernel(nest):
+        return nest, (attention_decode.plan(nest, target) or attention.plan(nest, target)
+                      or attention_gradient.plan(nest, target) or general_plan_of(nest, target))
+    if not reductions(nest):
+        return nest, general_plan_of(nest, target)
+    tiled = panels.plan(nest, target)
+    if isinstance(tiled, Plan):
+        c = recognise(nest)
+        return as_product(nest, c) if tiled.stages and not isinstance(c, str) else nest, tiled
+    plan = packed.plan(nest, target)
+    if not isinstance(plan, str):
+        return plan
+    over_planes = window.plan((nest,), target)
+    if isinstance(over_planes, WindowPlan):
+        return nest, over_planes
+    plan = packed.plan(nest, target, small=True)
+    if not isinstance(plan, str):
+        return plan
+    return nest, general_plan_of(nest, target)
+
+
+def is_row_kernel(nest: Nest) -> bool:
+    """Something happens per row besides one group of reductions: an inner domain, or a reduction of a reduction."""
+    if any(isinstance(s, Nest) for s in nest.body):
+        return True
+    known: set[str] = set()
+    for s in nest.body:
+        if is_sum(s):
+            if known & locals_of(s.value):
+                return True
+            known.add(s.name)
+        elif isinstance(s, Define) and known & locals_of(s.value):
+            known.add(s.name)
+    return False

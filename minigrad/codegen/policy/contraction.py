@@ -1,0 +1,242 @@
+"""Sums with reuse: matmul, convolution, their gradients, windows with weights. A register tile over two axes.
+
+The lane variable is the one contiguous in the output and in an operand; where no such variable exists (A @ B^T), lanes
+go along the sum. The tile is the pair of factors with the fewest loads per multiply-add that fits the registers.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import ceil, prod
+
+from minigrad.codegen.kernel.access import (
+    Access,
+    Reduced,
+    accesses,
+    extent,
+    reductions,
+    typical,
+    value_accesses,
+)
+from minigrad.codegen.kernel.nodes import Nest
+from minigrad.codegen.machines.caches import LINE, PAGE
+from minigrad.codegen.machines.caches import fits as stays
+from minigrad.codegen.machines.machine import machine
+from minigrad.codegen.plan.general import Choice, general_plan
+from minigrad.codegen.plan.steps import Ahead, Plan
+from minigrad.codegen.policy.lanes import best_lane, domain_order, parallel_prefix, widths
+from minigrad.codegen.policy.reduction import chains, small_loops
+from minigrad.expr import Var, variables
+from minigrad.target import Target
+from minigrad.value import walk
+
+FACTORS = (1, 2, 3, 4, 5, 6, 7, 8)
+MAX_COPIES = 24
+"""Accumulators of a tile, chains included: bounds code size too."""
+
+SMALL_WORK = 1 << 19
+SMALL_FACTORS = (1, 2, 4)
+"""Multiply-adds up to which a few tiles do for all sizes, edges or not: layers of many sizes share programs. A vector
+times a matrix is as fast as memory with them, and faster than with wider ones, which read fewer rows at a time."""
+
+FEW_OTHERS = 2
+"""Under `Speed.long_streams` a tile reads so many rows of matrices, unless it has more rows of the other operand than
+this, whose products then cost more than their stream."""
+
+
+Factors = tuple[tuple[Var, int], ...]
+"""Copies per variable of the domain, where there are several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """Sums in which an operand is used several times along a variable of the domain. `lane`: the variable across
+    lanes, None where none is worth it, `width` of them; `on_domain`: it is one of the domain's, not of the sum's;
+    `small`: all sums together are little work."""
+
+    nest: Nest
+    sums: list[Reduced]
+    loads: list[Access]
+    lane: Var | None
+    width: int
+    on_domain: bool
+    small: bool
+
+    @property
+    def row(self) -> Var | None:
+        """The variable of the domain across lanes."""
+        return self.lane if self.on_domain else None
+
+    @property
+    def over(self) -> list[Var]:
+        """The variables of all sums."""
+        return list({v.name: v for r in self.sums for v in r.over}.values())
+
+    def block(self, v: Var, factors: Mapping[str, int]) -> int:
+        """Elements of a variable that a tile has."""
+        return factors.get(v.name, 1) * (self.width if v is self.row else 1)
+
+
+def reuse(nest: Nest, target: Target) -> Reuse | None:
+    """The reuse in a nest of sums; None where there is none."""
+    sums = reductions(nest)
+    loads = [a for r in sums for a in value_accesses(r.body, r.over)]
+    if not any(any(a.step(v) == 0 for a in loads) and any(a.step(v) != 0 for a in loads) for v in nest.domain):
+        return None
+    over = {v.name: v for r in sums for v in r.over}.values()
+    lanes = [(v, True) for v in nest.domain] + [(v, False) for v in over]
+    best = best_lane(lanes, accesses(nest), widths(nest, target)) if not target.is_gpu else None
+    every = dict.fromkeys((*nest.domain, *over))
+    small = prod([typical(v) if isinstance(v.hi, int) else SMALL_WORK for v in every]) <= SMALL_WORK
+    if best is None:
+        return Reuse(nest, sums, loads, None, 1, False, small)
+    return Reuse(nest, sums, loads, best[0], best[1], any(best[0] is v for v in nest.domain), small)
+
+
+def plan(nest: Nest, target: Target) -> Plan | None:
+    """None where no operand is reused along a domain variable."""
+    found = reuse(nest, target)
+    return None if found is None else with_tile(found, best_tile(found, target), target)
+
+
+def candidates(nest: Nest, target: Target) -> Iterator[Plan]:
+    """The plans that `plan` chooses from: one for each register tile."""
+    found = reuse(nest, target)
+    if found is not None:
+        yield from (with_tile(found, tile, target) for tile in ((), *tiles(found, target)))
+
+
+def with_tile(found: Reuse, tile: Factors, target: Target) -> Plan:
+    """The plan with a register tile."""
+    lane, sums = found.lane, found.sums
+    factors = {v.name: f for v, f in tile}
+    copies = prod(factors.values())
+    unroll = () if found.small else unrolled(found.over, lane, copies)
+    inner: dict[str, tuple[int, int]] = {}
+    if lane is not None and not found.on_domain:
+        inner = {lane.name: (found.width, chains(typical(lane), found.width) if copies < 4 else 1)}
+    elif copies < 4:
+        inner = {v.name: (1, chains(extent(v), 1)) for v in (r.over[-1] for r in sums) if v.name not in unroll}
+    order = tile_order(domain_order(found.nest, accesses(found.nest)), tile, found.row)
+    counts = [ceil(typical(v) / found.block(v, factors)) for v in order]
+    parallel = len(order) if found.small else parallel_prefix(counts, target)
+    line, apart, ahead = 0, "", tuple[Ahead, ...]()
+    alike = lane is not None and all(len(r.over) == 1 and r.over[0].hi == lane.hi for r in sums)
+    if lane is not None and not found.on_domain and tile and alike and inner[lane.name][1] == 1:
+        streams, first, speed = streams_past(found.loads, order), order[0].name, machine(target).speed
+        if speed.long_streams and streams and factors.get(first, 1) > 1:
+            apart = first
+            rows = -(-speed.matrix_streams // len(streams)) if copies // factors[first] <= FEW_OTHERS else copies
+            factors[first] = min(factors[first], rows)
+        else:
+            line = line_ahead(streams, order[0], factors, lane, found.width, target)
+            ahead = next_tiles(sums, order[0], factors, lane, line) if line else ()
+    across = found.row.name if found.row is not None else ""
+    return general_plan("contraction", found.nest, Choice(
+        tuple([v.name for v in order]), parallel, factors, "back", across, found.width if across else 1, inner,
+        frozenset(unroll), line, apart, ahead))
+
+
+def next_tiles(reduced: list[Reduced], rows: Var, blocks: dict[str, int], lane: Var, line: int
+               ) -> tuple[Ahead, ...]:
+    """Prefetches of the next tile's rows, once per line, of what moves with rows and with the lanes."""
+    names = [v.buffer for r in reduced for v in walk(r.body)
+             if v.op == "load" and {rows, r.over[-1]} <= set(variables(v.indices[0]))]
+    tile = f"{rows.name}b" if blocks.get(rows.name, 1) > 1 else rows.name
+    step = f"{lane.name}k" if line > 1 else f"{lane.name}b"
+    return tuple([Ahead(name, step, 1, tile) for name in dict.fromkeys(names)])
+
+
+def streams_past(loads: list[Access], order: list[Var]) -> list[Access]:
+    """The accesses that lie along the sum and whose rows, those of the first variable, are read by one tile each."""
+    return [a for a in dict.fromkeys(loads) if a.step(a.over[-1]) == 1 and a.step(order[0]) == 2
+            and all(a.step(v) == 0 for v in order[1:])]
+
+
+def line_ahead(streams: list[Access], rows: Var, blocks: dict[str, int], lane: Var, width: int, target: Target) -> int:
+    """Vectors of a line of what streams past, while the same line of the next tile is prefetched: operands whose rows
+    make tiles, in a narrow type or in short rows; 0 where nothing is.
+
+    Processors foresee lines of a row up to the end of a page, and compute the less far ahead the more instructions a
+    line takes: 1.6 times as fast for rows of 1 KB of float16 and for int8, 1.1 for those of a page. float32 is a load
+    and a multiply-add: 1.05 for rows of a page or less unless the matrix is in a cache, nothing for longer ones.
+    """
+    if len({a.bits for a in streams}) != 1 or extent(rows) <= blocks.get(rows.name, 1):
+        return 0
+    bits = streams[0].bits
+    row_bytes = typical(lane) * bits // 8
+    if bits >= 32 and (row_bytes > PAGE or stays(typical(rows) * row_bytes * len(streams), 2, target)):
+        return 0
+    return max(LINE * 8 // (bits * width), 1)
+
+
+def unrolled(over: list[Var], lane: Var | None, copies: int) -> tuple[str, ...]:
+    """Small windows are written out as long as the code stays small."""
+    kept: list[str] = []
+    sizes = {v.name: extent(v) for v in over}
+    for n in small_loops([v for v in over if v is not lane]):
+        copies *= sizes[n]
+        if copies > 64:
+            break
+        kept.append(n)
+    return tuple(kept)
+
+
+def tile_order(order: list[Var], tile: Factors, row: Var | None) -> list[Var]:
+    """The tiled variable that is not in lanes goes innermost: the panel that the lanes read stays in cache. Where lanes
+    go along the sum it is the shorter one: the operand of the longer one is read once."""
+    tiled = [v for v, _ in tile if v is not row]
+    if row is None:
+        tiled.sort(key=typical)
+    return [v for v in order if v not in tiled[:1]] + tiled[:1]
+
+
+def best_tile(found: Reuse, target: Target) -> Factors:
+    """The register tile with the fewest loads per multiply-add."""
+    best: Factors = ()
+    least = tile_cost(found, best)
+    for tile in tiles(found, target):
+        cost = tile_cost(found, tile)
+        if cost < least * 0.97:
+            best, least = tile, cost
+    return best
+
+
+def tiles(found: Reuse, target: Target) -> Iterator[Factors]:
+    """Register tiles over at most two variables of the domain that fit the registers."""
+    budget = min(MAX_COPIES, target.registers - 4) // max(len(found.sums), 1)
+    small, row, nest = found.small, found.row, found.nest
+    matrix = row is not None and all(extent(v) == 1 or v is row for v in nest.domain)
+    factors = SMALL_FACTORS if small or matrix else FACTORS
+    domain = [v for v in nest.domain if extent(v) > 1 and not (small and v is found.lane)]
+    for i, a in enumerate(domain):
+        for fa in factors:
+            for b in domain[i + 1:] or [None]:  # type: ignore[list-item]
+                for fb in factors if b is not None else (1,):
+                    tile = tuple((v, f) for v, f in ((a, fa), (b, fb)) if v is not None and f > 1)
+                    if tile and fits(tile, row, found.width, budget):
+                        yield tile
+
+
+def fits(tile: Factors, lane: Var | None, width: int, budget: int) -> bool:
+    if any(f * (width if v is lane else 1) > extent(v) for v, f in tile):
+        return False
+    return prod([f for _, f in tile]) + max(f for _, f in tile) <= budget
+
+
+def tile_cost(found: Reuse, tile: Factors) -> float:
+    """Instructions per multiply-add of one element: loads that each copy needs anew, plus the edges left over unless
+    sums are small."""
+    copies, waste, lane = 1, 1.0, found.lane
+    for v, f in tile:
+        copies *= f
+        width = found.width if v is found.row else 1
+        n = typical(v)
+        tail = n % (f * width) if isinstance(v.hi, int) else f * width / 2
+        waste *= 1.0 + (tail / n) * (width if width > 1 else f) * 0.5
+    total = float(copies)
+    for a in found.loads:
+        needed = prod([f for v, f in tile if a.step(v) != 0])
+        step = a.step(lane) if lane is not None else 0
+        total += needed * (found.width if step is None or step == 2 else 1)
+    return total / copies * (1.0 if found.small else waste)
