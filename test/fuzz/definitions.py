@@ -36,15 +36,15 @@ class Definitions:
         return _affine(x * (x * x).mean(axes, keepdim=True).add(eps).rsqrt(), weight, None, sizes)
 
     def interpolate(self, x: Any, mode: str = "nearest", **options: Any) -> Any:
-        """Nearest elements by their positions: PyTorch's gradient of nearest-exact takes others than its value where a
-        position is halfway between two."""
+        """Nearest elements by their positions as fractions: PyTorch's gradient of nearest-exact takes others than its
+        value where a position is halfway between two, and in float32 rounding makes whole ones of some that are not."""
         if not mode.startswith("nearest"):
             return functional.interpolate(x, mode=mode, **options)
-        size, factor = options.get("size"), options.get("scale_factor")
+        half = int(mode == "nearest-exact")
         for axis, n in enumerate(x.shape[2:]):
-            how = {"size": size[axis]} if size else {"scale_factor": factor}
-            at = torch.arange(n, dtype=torch.float32)[None, None]  # which `Rounding` gives no errors
-            x = x.index_select(axis + 2, functional.interpolate(at, mode=mode, **how)[0, 0].long().to(x.device))
+            count = options["size"][axis] if options.get("size") else int(n * options["scale_factor"])
+            at = (2 * torch.arange(count) + half) * n // (2 * count)
+            x = x.index_select(axis + 2, at.clamp(max=n - 1).to(x.device))
         return x
 
     def softmax(self, x: Any, dim: int) -> Any:
