@@ -57,8 +57,31 @@ class Definitions:
 
 
 def _normal(x: Any, axes: tuple[int, ...]) -> Any:
+    return _Normal.apply(x, axes) if x.requires_grad else _centred(x, axes)[0]
+
+
+def _centred(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
+    """x less its mean over its standard deviation, and one over this."""
     y = x - x.mean(axes, keepdim=True)
-    return y * (y * y).mean(axes, keepdim=True).add(1e-5).rsqrt()
+    scale = (y * y).mean(axes, keepdim=True).add(1e-5).rsqrt()
+    return y * scale, scale
+
+
+class _Normal(torch.autograd.Function):
+    """The gradient is by batch_norm's formula. In it the sum of the elements counts, which is 0 but for the error of
+    the mean: nearly all of a gradient where a channel is nearly constant."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, axes: tuple[int, ...]) -> Any:
+        ctx.save_for_backward(x)
+        ctx.axes = axes
+        return _centred(x, axes)[0]
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        (x,), axes = ctx.saved_tensors, ctx.axes
+        y, scale = _centred(x, axes)
+        return (g - g.mean(axes, keepdim=True) - y * (g * y).mean(axes, keepdim=True)) * scale, None
 
 
 def _affine(x: Any, weight: Any, bias: Any, shape: tuple[int, ...]) -> Any:
