@@ -23,10 +23,10 @@ from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.split import split_divisions
+from minigrad.codegen.passes import render
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.policy import contraction, panels
-from minigrad.engine.compile import render
 from minigrad.runtime.device import Device, Launch
 from minigrad.runtime.registry import get_device
 from minigrad.scheduler.graph import build_graph

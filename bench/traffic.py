@@ -12,7 +12,7 @@ from typing import Any
 
 from minigrad.codegen.kernel.access import extent
 from minigrad.codegen.kernel.nodes import Nest, Store
-from minigrad.codegen.stages import Stage, stages_of
+from minigrad.codegen.passes import Stage, stages_of
 from minigrad.engine.observe import Observer, Ran, observing
 from minigrad.errors import quantity
 from minigrad.expr import Index, evaluate, variables

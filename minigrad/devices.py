@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from minigrad.codegen.ir.nodes import Function
-from minigrad.engine.compile import forget_executables, renderers
+from minigrad.codegen.passes import renderers
+from minigrad.engine.compile import forget_executables
 from minigrad.engine.compiled import forget_plans
 from minigrad.engine.storage import arenas
 from minigrad.errors import DeviceError

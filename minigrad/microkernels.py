@@ -23,9 +23,8 @@ from minigrad.codegen.ir.verify import verify_meaning
 from minigrad.codegen.microkernels import registry
 from minigrad.codegen.microkernels.microkernel import LANGUAGES, Microkernel
 from minigrad.codegen.microkernels.tile import Tile
+from minigrad.codegen.passes import forget_stages, render
 from minigrad.codegen.plan.microkernel_choice import tile_meant
-from minigrad.codegen.stages import forget_stages
-from minigrad.engine.compile import render
 from minigrad.engine.compiled import forget_plans
 from minigrad.errors import MicrokernelError, quantity
 from minigrad.expr import Var, bounds, evaluate

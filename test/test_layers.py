@@ -43,7 +43,7 @@ DEVICE_LIBRARIES = {"pyopencl", "llvmlite", "ctypes"}
 
 
 def part_of(module: str) -> str | None:
-    """'minigrad.codegen.stages' -> 'codegen'; 'minigrad' -> '' (the public names, the top); None for others."""
+    """'minigrad.codegen.passes' -> 'codegen'; 'minigrad' -> '' (the public names, the top); None for others."""
     names = module.split(".")
     return None if names[0] != "minigrad" else names[1] if len(names) > 1 else ""
 
@@ -143,8 +143,8 @@ def test_imports_go_down_inside_codegen() -> None:
 @pytest.mark.parametrize("module, source", [
     ("minigrad.codegen.plan.sums", "if TYPE_CHECKING:\n    from minigrad.codegen.policy.rows import plan"),
     ("minigrad.codegen.kernel.nodes", "from minigrad.codegen.ir.nodes import Loop"),
-    ("minigrad.codegen.render.llvm", "from minigrad.codegen import stages"),
-    ("minigrad.codegen.policy.rows", "def f():\n    from minigrad.codegen.stages import stages_of"),
+    ("minigrad.codegen.render.llvm", "from minigrad.codegen import passes"),
+    ("minigrad.codegen.policy.rows", "def f():\n    from minigrad.codegen.passes import stages_of"),
 ])
 def test_a_wrong_import_inside_codegen_is_found(module: str, source: str) -> None:
     assert len(codegen_violations(source, module)) == 1
@@ -173,7 +173,7 @@ LATE_LIBRARIES = {
 LATE = {
     "minigrad.runtime.registry": "a kind of device loads when a device of it is opened",
     "minigrad.engine.realize": "scheduling and code generation load when something is computed, not with the package",
-    "minigrad.engine.compile": "a language's renderer loads with the first kernel in it that no cache has",
+    "minigrad.codegen.passes": "a language's renderer loads with the first kernel in it, checks under verify",
     "minigrad.cli.models": "what reads models needs the extra onnx",
     "minigrad.engine.compiled": "what MINIGRAD_DEBUG prints needs all of code generation",
 }
@@ -276,7 +276,7 @@ def test_lines_have_120_columns_at_most() -> None:
     ("minigrad.ops.movement", "def f():\n    from minigrad.scheduler.groups import g", "upwards, from layer 1 to 3"),
     ("minigrad.graph.autodiff", "import minigrad.tensor", "upwards, from layer 2 to 4"),
     ("minigrad.codegen.kernel.nodes", "from minigrad.runtime import device", "sideways, codegen does not know runtime"),
-    ("minigrad.codegen.stages", "from ..scheduler.fuse import x", "sideways, codegen does not know scheduler"),
+    ("minigrad.codegen.passes", "from ..scheduler.fuse import x", "sideways, codegen does not know scheduler"),
     ("minigrad.runtime.cpu", "from minigrad.ops.node import Node", "runtime must not know ops"),
     ("minigrad.codegen.render.llvm", "import llvmlite.binding", "codegen never touches a device"),
     ("minigrad.engine.realize", "from minigrad import Tensor", "the public names are above every part"),

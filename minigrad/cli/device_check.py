@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from minigrad.codegen.ir.text import parse_function
-from minigrad.engine.compile import render
+from minigrad.codegen.passes import render
 from minigrad.runtime.device import Buffer, Device, Launch
 from minigrad.runtime.figures import Figures
 from minigrad.runtime.registry import get_device

@@ -14,11 +14,11 @@ from math import prod
 
 from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.machines.machine import machine
+from minigrad.codegen.passes import stages_of
 from minigrad.codegen.plan.loops import adds_in_order
 from minigrad.codegen.plan.other_plans import AnyPlan
 from minigrad.codegen.plan.steps import Plan, Split
 from minigrad.codegen.policy.panels import MAX_K, USUAL
-from minigrad.codegen.stages import stages_of
 from minigrad.errors import InternalError
 from minigrad.expr import Var, variables
 from minigrad.target import Target

@@ -1,33 +1,25 @@
 """Kernels to executables on one device: the only place where code generation meets the runtime.
 
-Two caches: kernel -> stages (with `stages_of`), and rendered program -> executable. Equal kernels are compiled once,
-whatever layer of a network they came from; the device compiles programs while further ones are being rendered.
+Executables are kept here, stages and programs by `codegen/passes.py`. Equal kernels are compiled once, whatever layer
+of a network they came from; the device compiles programs while further ones are being rendered.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from operator import length_hint
 from time import perf_counter
 from typing import Any
 
 from minigrad.codegen.ir.nodes import Function
-from minigrad.codegen.ir.text import print_function
 from minigrad.codegen.kernel.nodes import Kernel
-from minigrad.codegen.kernel.text import print_kernel
-from minigrad.codegen.stages import Staged, stages_of
-from minigrad.config import current
+from minigrad.codegen.passes import Staged, render, stages_of
 from minigrad.engine.stats import stats
-from minigrad.errors import reporting
 from minigrad.program import Program
 from minigrad.runtime.device import Device
-from minigrad.target import Target
 
 MAX_EXECUTABLES = 4096
 _executables: dict[tuple[str, Function], Any] = {}
-renderers: dict[str, Callable[[Function, Target], Program]] = {}
-"""The functions that write programs in the languages that users add (minigrad.devices), by language."""
 
 
 @dataclass(slots=True)
@@ -36,29 +28,6 @@ class Compiled:
 
     staged: Staged
     executables: list[Any]
-
-
-@lru_cache(maxsize=4096)
-def render(function: Function, target: Target) -> Program:
-    """The source of one stage for a target, cached. A failure is an InternalError with the stage's loops."""
-    with reporting(lambda: print_function(function)):
-        return _render(function, target)
-
-
-def _render(function: Function, target: Target) -> Program:
-    if target.language in renderers:
-        return renderers[target.language](function, target)
-    if target.language == "llvm":
-        from minigrad.codegen.render.llvm import render_llvm
-
-        return render_llvm(function, target)
-    if target.language in ("amdgpu", "nvptx"):
-        from minigrad.codegen.render.llvm_gpu import render_llvm_gpu
-
-        return render_llvm_gpu(function, target)
-    from minigrad.codegen.render.opencl import render_opencl
-
-    return render_opencl(function, target)
 
 
 def compile_kernels(kernels: Iterable[Kernel], device: Device, load: bool = True) -> list[Compiled]:
@@ -114,8 +83,6 @@ class _Maker:
             start = perf_counter()
             self.wait_s += start - waiting
             staged = stages_of(kernel, self.device.target)
-            if current().verify:
-                verify(kernel, staged)
             self.staged.append(staged)
             self.lower_s += perf_counter() - start
             for function in [s.function for s in staged.stages]:
@@ -132,20 +99,3 @@ class _Maker:
                 yield program
             waiting = perf_counter()
         self.wait_s += perf_counter() - waiting
-
-
-def verify(kernel: Kernel, staged: Staged) -> None:
-    """Checks the rules of the kernel form and of loop IR; on in the tests."""
-    from minigrad.codegen.ir.check_accesses import check_accesses
-    from minigrad.codegen.ir.verify import verify_function
-    from minigrad.codegen.kernel.verify import verify_kernel, verify_nest
-    from minigrad.codegen.plan.check_copies import check_copies
-
-    with reporting(lambda: print_kernel(kernel)):
-        verify_kernel(kernel)
-        for s in staged.stages:
-            for nest in s.nests if staged.scratch else ():
-                verify_nest(staged.kernel, nest)
-            verify_function(s.function)
-            check_accesses(s.function, dict(zip(s.function.dims, s.dims, strict=True)))
-            check_copies(staged.kernel, s.nests[0], s.plan)

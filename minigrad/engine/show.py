@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from minigrad.codegen.cost.plans import estimate
 from minigrad.codegen.ir.text import print_function
 from minigrad.codegen.kernel.text import print_kernel
+from minigrad.codegen.passes import Staged, render, stages_of
 from minigrad.codegen.plan.steps import Plan, Stage
 from minigrad.codegen.policy.packed import why_unpacked
 from minigrad.codegen.policy.window import why_unstaged
-from minigrad.codegen.stages import Staged, stages_of
-from minigrad.engine.compile import render
 from minigrad.errors import MinigradError, quantity
 from minigrad.ops.node import Node
 from minigrad.runtime.registry import get_device

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from minigrad.codegen.ir.nodes import Function
+from minigrad.codegen.passes import render
 from minigrad.config import config
-from minigrad.engine.compile import render
 from minigrad.errors import DeviceError
 from minigrad.report.dry import running_dry
 from minigrad.runtime.inspected import Inspected, InspectedGpu

@@ -15,10 +15,10 @@ from dataclasses import replace
 
 from minigrad.codegen.kernel.text import print_kernel
 from minigrad.codegen.lowering.arguments import from_first
+from minigrad.codegen.passes import flat_form, stages_of
 from minigrad.codegen.plan.given import PATTERN, given_plans, names, taken
 from minigrad.codegen.plan.text import parse_plan
 from minigrad.codegen.policy.choose import plan_of_steps
-from minigrad.codegen.stages import flat_form, stages_of
 from minigrad.config import config, current
 from minigrad.engine.show import scheduled
 from minigrad.errors import PlanError

@@ -17,7 +17,7 @@ from bench.report import OURS, STREAM, Report, Work
 from bench.timing import QUICK, Schedule, Side, interleave
 from bench.traffic import stage_bytes, table
 from minigrad import Tensor
-from minigrad.codegen.stages import Stage, stages_of
+from minigrad.codegen.passes import Stage, stages_of
 from minigrad.runtime.limits import Limits
 from minigrad.runtime.registry import get_device
 from minigrad.scheduler.graph import build_graph

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from minigrad import Tensor
-from minigrad.codegen import stages
+from minigrad.codegen import passes
 from minigrad.codegen.policy import packed, split_k
 from minigrad.config import config
 
@@ -40,7 +40,7 @@ PACK_ALL = ((packed, "MIN_WORK", 1), (packed, "MIN_M", 1), (packed, "MIN_N", 1),
 def thresholds(values: tuple = PACK_ALL) -> Iterator[None]:
     """Other thresholds of the packed strategy, and no stages made with them afterwards."""
     before = [getattr(module, name) for module, name, _ in values]
-    stages.forget_stages()
+    passes.forget_stages()
     for module, name, value in values:
         setattr(module, name, value)
     try:
@@ -48,7 +48,7 @@ def thresholds(values: tuple = PACK_ALL) -> Iterator[None]:
     finally:
         for (module, name, _), value in zip(values, before, strict=True):
             setattr(module, name, value)
-        stages.forget_stages()
+        passes.forget_stages()
 
 
 class Case:

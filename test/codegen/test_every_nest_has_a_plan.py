@@ -15,11 +15,10 @@ from support.scheduler import ready
 from support.stages import kernels
 
 from minigrad import Tensor, Variable, manual_seed, nn
-from minigrad.codegen import stages
+from minigrad.codegen import passes
 from minigrad.codegen.plan.steps import Bind, Plan
 from minigrad.codegen.policy.choose import choose_plans
 from minigrad.config import config
-from minigrad.engine.compile import verify
 from minigrad.errors import InternalError, PlanError
 from minigrad.nn import functional as F
 
@@ -102,7 +101,7 @@ CLASSES: dict[str, Callable[[], list[Tensor]]] = {
 def test_every_nest_gets_a_plan_that_fits(name: str, kind: str) -> None:
     target = TARGETS[kind]
     for kernel in kernels(CLASSES[name](), target):
-        verify(kernel, stages.stages_of(kernel, target))
+        passes.stages_of(kernel, target)
 
 
 def computed(name: str, device: str) -> list[np.ndarray]:
@@ -130,20 +129,18 @@ def interrupted(*_: object) -> list:
 
 
 @pytest.fixture
-def planned(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., stages.Staged]]:
+def planned(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., passes.Staged]]:
     """The stages of a sum over rows, with another choice of plans."""
     kernel, = kernels(ready(5, 70).sum(1), TARGETS["avx2"])
 
-    def made(choose: Callable, *given: str) -> stages.Staged:
-        stages.forget_stages()
-        monkeypatch.setattr(stages, "choose_plans", choose)
+    def made(choose: Callable, *given: str) -> passes.Staged:
+        passes.forget_stages()
+        monkeypatch.setattr(passes, "choose_plans", choose)
         target = replace(TARGETS["avx2"], plans=tuple([(kernel.name, text) for text in given]))
-        staged = stages.stages_of(kernel, target)
-        verify(kernel, staged)
-        return staged
+        return passes.stages_of(kernel, target)
 
     yield made
-    stages.forget_stages()
+    passes.forget_stages()
 
 
 @pytest.mark.parametrize("choose", [mistaken, lambda nests, target: [((nest,), REFUSED) for nest in nests]],

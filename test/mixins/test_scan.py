@@ -14,7 +14,7 @@ import minigrad
 from minigrad import Tensor, Variable, jit, nn, scan
 from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.kernel.interpret import interpret_kernel
-from minigrad.codegen.stages import stages_of
+from minigrad.codegen.passes import stages_of
 from minigrad.engine.compiled import plans
 from minigrad.engine.show import scheduled
 from minigrad.engine.transfer import download

@@ -8,7 +8,7 @@ import pytest
 
 from minigrad import Tensor, config
 from minigrad.codegen.ir.text import parse_function
-from minigrad.engine.compile import render
+from minigrad.codegen.passes import render
 from minigrad.errors import CompileError, ConfigError, DeviceError
 from minigrad.program import Program
 from minigrad.report.occupancy import occupancy

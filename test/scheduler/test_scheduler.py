@@ -10,7 +10,7 @@ from support.scheduler import ready
 
 from minigrad import Tensor, nn
 from minigrad.codegen.lowering.split import divisions_left, split_divisions, split_phases
-from minigrad.codegen.stages import stages_of
+from minigrad.codegen.passes import stages_of
 from minigrad.config import config
 from minigrad.engine.show import show
 from minigrad.engine.stats import stats

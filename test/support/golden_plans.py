@@ -26,7 +26,7 @@ from pathlib import Path
 
 from minigrad.codegen.ir.text import print_function
 from minigrad.codegen.kernel.text import parse_kernel
-from minigrad.codegen.stages import stages_of
+from minigrad.codegen.passes import stages_of
 from minigrad.expr import to_text
 from minigrad.target import Target
 

@@ -37,9 +37,12 @@ class _Place:
         return replace(self, around=(*self.around, step))
 
 
-def check_accesses(function: Function, dims: Mapping[Var, Index]) -> None:
-    """Raises InternalError naming an access outside its memory. `dims`: those of the function, by the kernel's."""
-    _Check(function.name, dims).block(function.body, _Place((), {p.name: subs(p.size, dims) for p in function.buffers}))
+def check_accesses(function: Function, dims: Mapping[Var, Index] | None = None) -> None:
+    """Raises InternalError naming an access outside its memory. `dims`: those of the function, by the kernel's; where
+    they are not told, buffers are as long as they may be."""
+    known = {d: d for d in function.dims} if dims is None else dims
+    sizes = {p.name: bounds(p.size)[1] if dims is None else subs(p.size, dims) for p in function.buffers}
+    _Check(function.name, known).block(function.body, _Place((), sizes))
 
 
 class _Check:
@@ -61,23 +64,27 @@ class _Check:
             if isinstance(s, Alloc):
                 place = replace(place, sizes={**place.sizes, s.name: s.size})
             for buffer, first, last, conditions in _accesses(s):
-                self.access(buffer, first, last, place.inside((conditions, True)) if conditions else place)
+                here = place.inside((conditions, True)) if conditions else place
+                self.inside(buffer, first, first, place.sizes[buffer] - 1 - last, here)
+            if isinstance(s, Call):
+                for e, dim in zip(s.dims, meaning_of(s.kernel).dims, strict=True):
+                    low, high = bounds(dim)
+                    self.inside(f"{dim.name} of {s.kernel.name}", e, e - low, high - e, place)
             if isinstance(s, Loop):
                 self.block(s.body, place.inside(s))
             elif isinstance(s, If):
                 self.block(s.then, place.inside((s.conditions, True)))
                 self.block(s.otherwise, place.inside((s.conditions, False)))
 
-    def access(self, buffer: str, first: Index, last: Index, place: _Place) -> None:
-        """One that touches elements from the first to the last."""
-        size = place.sizes[buffer]
-        if not self.open.isdisjoint(variables(first)) or (prove_nonneg(first) and prove_nonneg(size - 1 - last)):
+    def inside(self, what: str, e: Index, first: Index, left: Index, place: _Place) -> None:
+        """An index that is nowhere before the first place, nor beyond the last."""
+        if not self.open.isdisjoint(variables(e)) or (prove_nonneg(first) and prove_nonneg(left)):
             return
         at, holds = self.sample(place.around)
-        low, high = (np.broadcast_to(self.number(e, at), POINTS)[holds] for e in (first, size - 1 - last))
+        low, high = (np.broadcast_to(self.number(x, at), POINTS)[holds] for x in (first, left))
         if (low < 0).any() or (high < 0).any():
-            raise fail(self.name, f"{buffer}[{to_text(first)}] is at {low.min()} where it is least, and "
-                                  f"{-high.min()} beyond the last element where it is largest, of {to_text(size)}")
+            raise fail(self.name, f"{what}[{to_text(e)}] is at {low.min()} where it is least, and "
+                                  f"{-high.min()} beyond the last element where it is largest")
 
     def sample(self, around: tuple[Loop | Conditions, ...]) -> tuple[dict[Atom, Any], Array]:
         """Iterations of loops, and where their conditions hold."""

@@ -186,7 +186,7 @@ def _check_call(where: str, s: Call, scope: _Scope) -> None:
         if value.dtype is not scalar.dtype:
             raise fail(where, f"expected a {scalar.dtype.name} for {scalar.name}, got {value.dtype.name}")
     for e, dim in zip(s.dims, meaning.dims, strict=True):
-        if bounds(e)[0] < bounds(dim)[0] or bounds(e)[1] > bounds(dim)[1]:
+        if bounds(e)[1] < bounds(dim)[0] or bounds(e)[0] > bounds(dim)[1]:  # others are for `check_accesses`
             raise fail(where, f"{dim.name} is {bounds(dim)[0]}..{bounds(dim)[1]}, got {to_text(e)} in "
                               f"{bounds(e)[0]}..{bounds(e)[1]}")
 

@@ -126,6 +126,11 @@ def touched(function: Function) -> set[str]:
     return called | {name for name, _, _ in accesses(function)}
 
 
+def has_scratch(function: Function) -> bool:
+    """True where a function has memory of its own beside registers."""
+    return any([isinstance(s, Alloc) and s.scope == "scratch" for s in statements(function)])
+
+
 def fresh(stem: str, used: set[str]) -> str:
     """A name that is not in `used`, and is entered there: the stem, or the stem and a number."""
     count, name = 1, stem

@@ -94,35 +94,35 @@ def _chain(left: list[tuple[Index, Index]], first: int) -> tuple[Index, Index] |
     return step, count
 
 
-def uncovered(stores: Sequence[Placed], shape: tuple[Index, ...], whole: bool) -> str | None:
+def uncovered(stores: Sequence[Placed], shape: tuple[Index, ...], whole: bool, proven: bool = True) -> str | None:
     """The reason why the stores do not write each element exactly once (or, unless `whole`, at most once); None if they
-    do."""
+    do and, unless `proven`, where that is not decided."""
     stores = [s for s in stores if not s.empty()]
     for s in stores:
         unused = [v.name for v in s.domain if v.hi != 0 and not any(v in variables(e) for e in s.indices)]
         if unused:
             return f"it is stored once for each {', '.join(unused)}"
-    boxes = [_box(s) for s in stores]
-    proven = [b for b in boxes if b is not None]
-    if len(proven) == len(boxes):
-        if whole and _partition(proven, shape, tuple(range(len(shape)))):
+    boxes = [box(s) for s in stores]
+    known = [b for b in boxes if b is not None]
+    if len(known) == len(boxes):
+        if whole and _partition(known, shape, tuple(range(len(shape)))):
             return None
-        if not whole and all(_apart(a, b) for k, a in enumerate(proven) for b in proven[:k]):
+        if not whole and all(_apart(a, b) for k, a in enumerate(known) for b in known[:k]):
             return None
-    return _counted(stores, shape, whole)
+    return _counted(stores, shape, whole, proven)
 
 
-def _box(s: Placed) -> tuple[Progression, ...] | None:
+def box(s: Placed) -> tuple[Progression, ...] | None:
     """The store as one progression per axis over different variables."""
-    box: list[Progression] = []
+    axes: list[Progression] = []
     seen: frozenset[Var] = frozenset()
     for e in s.indices:
         found = progression(e, s.domain)
         if found is None or found[1] & seen:
             return None
-        box.append(found[0])
+        axes.append(found[0])
         seen |= found[1]
-    return tuple(box)
+    return tuple(axes)
 
 
 def _partition(boxes: Sequence[tuple[Progression, ...]], shape: tuple[Index, ...], axes: tuple[int, ...]) -> bool:
@@ -191,15 +191,16 @@ def points(domain: Sequence[Var], most: int = MOST_COUNTED) -> tuple[tuple[int, 
     return tuple(reversed(extents)), values
 
 
-def _counted(stores: Sequence[Placed], shape: tuple[Index, ...], whole: bool) -> str | None:
+def _counted(stores: Sequence[Placed], shape: tuple[Index, ...], whole: bool, proven: bool) -> str | None:
     rule = "exactly" if whole else "at most"
+    undecided = f"cannot prove that each element is stored {rule} once" if proven else None
     extents = static(shape, MOST_COUNTED)
     if extents is None:
-        return f"cannot prove that each element is stored {rule} once"
+        return undecided
     count = np.zeros(extents, np.int64)
     for s, places in _places(stores):
         if places is None:
-            return f"cannot prove that each element is stored {rule} once"
+            return undecided
         for x, e, extent in zip(places, s.indices, extents, strict=True):
             if np.any((x < 0) | (x >= extent)):
                 return f"index {e} leaves 0..{extent - 1}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from minigrad.codegen.kernel.coverage import Placed, linear, points, uncovered
+from minigrad.codegen.kernel.coverage import Placed, box, linear, points, uncovered
 from minigrad.codegen.kernel.monoid import MONOIDS
 from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Param, Steps, Store
 from minigrad.codegen.kernel.text import MODES, statements
@@ -21,10 +21,11 @@ MOST_CONTEXTS = 4096      # (value, conditions) pairs looked at per statement
 MOST_POINTS = 1 << 16     # of a guarded index that is checked point by point
 
 
-def verify_kernel(kernel: Kernel) -> None:
+def verify_kernel(kernel: Kernel, proven: bool = True) -> None:
     """Raises InternalError naming the kernel, the statement and the rule that it breaks.
 
-    Loads are checked where their bounds can be decided: those of symbolic or loaded indices are not.
+    Loads are checked where their bounds can be decided: those of symbolic or loaded indices are not. Unless `proven`,
+    so is that each element is stored once.
     """
     if kernel.steps is not None:
         return verify_steps(kernel, kernel.steps)
@@ -43,7 +44,7 @@ def verify_kernel(kernel: Kernel) -> None:
         scope.locals[s.name] = s.dtype
     for nest in kernel.nests:
         _check_nest(nest, scope)
-    _check_coverage(kernel)
+    _check_coverage(kernel, proven)
     _check_updates(kernel)
 
 
@@ -85,18 +86,15 @@ class _Scope:
         return _Scope(self.kernel, set(self.names), list(self.variables), dict(self.locals), list(self.stored))
 
     def is_stored(self, name: str, at: tuple[Index, ...]) -> bool:
-        """True where an inner domain before stored the output at these indices, its variables under other names."""
-        return any(s.param == name and all(_renamed(e, i, domain) for e, i in zip(at, s.indices, strict=True))
-                   for s, domain in self.stored)
+        """True where an inner domain before stored the output at these indices, over other variables."""
+        own = [v for v in set[Var]().union(*map(variables, at)) if v not in self.variables]
+        read = box(Placed(at, tuple(own)))
+        return read is not None and any(s.param == name and box(Placed(s.indices, domain)) == read
+                                        for s, domain in self.stored)
 
     def bind(self, name: str) -> None:
         check_name(self.kernel.name, name, self.names)
         self.names.add(name)
-
-
-def _renamed(read: Index, stored: Index, domain: tuple[Var, ...]) -> bool:
-    return read == stored or (isinstance(read, Var) and isinstance(stored, Var) and stored in domain
-                              and read.hi == stored.hi)
 
 
 def _check_param(kernel: Kernel, p: Param) -> None:
@@ -243,7 +241,7 @@ def _placed(nests: tuple[Nest, ...]) -> Iterator[tuple[Store, Placed]]:
                 yield s, Placed(s.indices, domain)
 
 
-def _check_coverage(kernel: Kernel) -> None:
+def _check_coverage(kernel: Kernel, proven: bool) -> None:
     """Outputs are stored exactly once, updated buffers at most once; combining stores may repeat."""
     stores = list(_placed(kernel.nests))
     for p in kernel.params:
@@ -252,7 +250,7 @@ def _check_coverage(kernel: Kernel) -> None:
             continue
         if any(s.combine is not None for s, _ in own):
             raise fail(kernel.name, f"{p.name} is combined into; expected mode inout and no other stores")
-        reason = uncovered([placed for _, placed in own], p.shape, p.mode == "out")
+        reason = uncovered([placed for _, placed in own], p.shape, p.mode == "out", proven)
         if reason is not None:
             raise fail(kernel.name, f"stores to {p.name}{list(p.shape)}: {reason}")
 

@@ -1,6 +1,6 @@
 """Neighbours in memory as words: two bfloat16 or four int8 side by side, put together by shifts, are a load of 32 bits.
 
-    u32(bitcast(p[2*i], u16)) | u32(bitcast(p[2*i + 1], u16)) << 16        ->    p.u32[i]
+    u32(bitcast(p[2*i], u16)) | u32(bitcast(p[2*i + 1], u16)) << 16        ->    p_u32[i]
 
 Programs for little-endian processors read them so; square blocks of words are transposed in registers.
 """
@@ -13,13 +13,13 @@ from minigrad.dtype import uint32
 from minigrad.expr import Index
 from minigrad.value import Value, load, walk
 
-VIEW = ".u32"
+VIEW = "_u32"
 """The end of the name of a buffer that is read in words."""
 
 
 @lru_cache(maxsize=1 << 12)
 def with_words(root: Value) -> Value:
-    """The value with a load of `<buffer>.u32` wherever neighbours are put together; itself where there are none."""
+    """The value with a load of `<buffer>_u32` wherever neighbours are put together; itself where there are none."""
     found = {}
     for v in walk(root):
         word = word_of(v)

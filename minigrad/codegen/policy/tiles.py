@@ -148,7 +148,7 @@ def cost(tile: Tile, c: Contraction, target: Target) -> float:
     return count * m * n * (1 + machine(target).costs.local_copy * (1 / m + 1 / n)) * waiting
 
 
-def split(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
+def split_tiles(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
     """A contraction with too few tiles for the device, in parts along K; else the nest itself. See `split_k`."""
     found = recognise(nest)
     chosen = found if isinstance(found, str) else choose(found, target)

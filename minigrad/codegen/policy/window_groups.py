@@ -296,7 +296,7 @@ def cost(f: Figures, shares: Shares, target: Target) -> float:
     return count * waves * (each + begin) * waiting * crowded
 
 
-def split(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
+def split_planes(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
     """A gradient by weights with too few planes for the device, in parts along its sums around them; else the nest
     itself. See `split_k`."""
     window = recognise_window(nest)

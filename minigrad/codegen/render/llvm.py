@@ -10,11 +10,13 @@ result: instcombine, simplifycfg; sroa for microkernels that have variables.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, Loop, ScalarParam, Stmt, Store
 from minigrad.codegen.ir.text import meaning_of
 from minigrad.codegen.ir.walk import statements
+from minigrad.codegen.kernel.words import VIEW
 from minigrad.codegen.microkernels.microkernel import Microkernel, symbol_of
 from minigrad.codegen.render.emitter import Emitter
 from minigrad.codegen.render.index import index
@@ -33,8 +35,6 @@ from minigrad.codegen.render.llvm_text import memory_type
 from minigrad.codegen.render.llvm_values import LlvmLanguage
 from minigrad.codegen.render.refs import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
 from minigrad.codegen.render.statements import block
-from minigrad.codegen.transforms.read_words import read_words
-from minigrad.codegen.transforms.roll import roll
 from minigrad.dtype import bool_
 from minigrad.errors import InternalError
 from minigrad.expr import Var, bounds, variables
@@ -57,10 +57,11 @@ convolutions whose sums go through loops over taps 10%, and bytes times a matrix
 
 def render_llvm(function: Function, target: Target) -> Program:
     """The CPU Program of one loop IR function. Raises InternalError for what breaks the rules of loop IR."""
-    function, views = read_words(roll(function))
+    views = [b for b in function.buffers if b.name.endswith(VIEW)]
+    function = replace(function, buffers=function.buffers[:len(function.buffers) - len(views)])
     program = LlvmProgram(function, target)
-    for view, source in views:
-        program.out.memory[view.name] = Memory(view.name, view.dtype, view.size, "in", f"%{source}")
+    for b in views:
+        program.out.memory[b.name] = Memory(b.name, b.dtype, b.size, b.mode, f"%{b.name.removesuffix(VIEW)}")
     source = program.render()
     return Program(function.name, "llvm", source, argument_kinds(function), program.storage.scratch,
                    links=tuple(program.control.links.values()))

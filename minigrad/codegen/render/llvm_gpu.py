@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minigrad.codegen.ir.inline import inline_calls
 from minigrad.codegen.ir.nodes import Alloc, Call, Function, Loop, Stmt, group_size
 from minigrad.codegen.ir.text import meaning_of
 from minigrad.codegen.render.accesses import slot
@@ -51,7 +50,6 @@ DIALECTS = {
 
 def render_llvm_gpu(function: Function, target: Target) -> Program:
     """The Program of one loop IR function in LLVM IR for `target.language`, 'amdgpu' or 'nvptx'."""
-    function = inline_calls(function, lambda kernel: kernel.fits(target))
     source = GpuProgram(function, target).render()
     return Program(function.name, target.language, source, argument_kinds(function), 0, group_size(function))
 

@@ -13,7 +13,6 @@ import re
 from collections.abc import Sequence
 from hashlib import sha256
 
-from minigrad.codegen.ir.inline import inline_calls
 from minigrad.codegen.ir.nodes import Call, Function, Loop, Stmt, extent_of, group_size
 from minigrad.codegen.ir.text import meaning_of
 from minigrad.codegen.microkernels.microkernel import symbol_of
@@ -21,12 +20,12 @@ from minigrad.codegen.render.accesses import slot
 from minigrad.codegen.render.emitter import Emitter
 from minigrad.codegen.render.index import index
 from minigrad.codegen.render.language import Control
-from minigrad.codegen.render.opencl_language import HELPERS, MEMORY_TYPES, argument_type, prefix_of, rolled, uses_double
+from minigrad.codegen.render.opencl_language import HELPERS, MEMORY_TYPES, argument_type, prefix_of, uses_double
 from minigrad.codegen.render.opencl_memory import ALIGNMENT, OpenclAccess, OpenclStorage
 from minigrad.codegen.render.opencl_values import ZEROS, OpenclLanguage
 from minigrad.codegen.render.refs import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
 from minigrad.codegen.render.statements import block
-from minigrad.codegen.transforms.budget import iterations, limit_iterations
+from minigrad.codegen.transforms.budget import iterations
 from minigrad.dtype import DType, bool_, float32
 from minigrad.errors import DeviceError, present
 from minigrad.expr import bounds
@@ -39,9 +38,6 @@ _IDS = {"parallel": "get_global_id(0)", "group": "get_group_id(0)", "item": "get
 def render_opencl(function: Function, target: Target) -> Program:
     """The OpenCL Program of one loop IR function. Raises DeviceError where the device lacks a type that it needs, or
     where its driver cannot be kept from ending the loops too early."""
-    # A driver that ends long loops must see all of them.
-    called = inline_calls(function, lambda kernel: kernel.fits(target) and not target.max_iterations)
-    function = limit_iterations(rolled(called, target), target.max_iterations)
     if target.max_iterations and iterations(function.body) > target.max_iterations:
         raise DeviceError(f"[render] {function.name}: expected at most {target.max_iterations} iterations in one "
                           f"work-item, where {target.name} ({target.cpu}) stops, got {iterations(function.body)}")

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from minigrad.codegen.ir.nodes import Alloc, Function
 from minigrad.codegen.ir.walk import accesses, indices, statements, values
 from minigrad.codegen.microkernels.sub_group import width_of
-from minigrad.codegen.transforms.roll import roll
 from minigrad.dtype import DType, bool_, float32, float64
 from minigrad.expr import Index, bounds
 from minigrad.target import SIZED_SUB_GROUPS, Target
@@ -47,13 +46,6 @@ def all_values(function: Function) -> list[Value]:
 def uses_double(function: Function) -> bool:
     dtypes = [b.dtype for b in function.buffers] + [s.dtype for s in function.scalars]
     return float64 in dtypes or any(v.dtype is float64 for v in all_values(function))
-
-
-def rolled(function: Function, target: Target) -> Function:
-    """The function with long copies of code rolled up, where that is for a processor and has scratch memory already:
-    rolling takes more, and what has none can be a part of a chain (`runtime/opencl_chain.py`)."""
-    scratch = any(isinstance(s, Alloc) and s.scope == "scratch" for s in statements(function))
-    return roll(function, transposing=False) if scratch and not target.is_gpu else function
 
 
 def prefix_of(group: int, widest: int, called: Iterable[str], target: Target) -> str:

@@ -16,8 +16,8 @@ from minigrad.codegen.kernel.text import parse_kernel
 from minigrad.codegen.machines import machine as module
 from minigrad.codegen.machines.caches import fits, room
 from minigrad.codegen.machines.machine import FOLDER, facts, file_of, machine
+from minigrad.codegen.passes import Stage, stages_of
 from minigrad.codegen.plan.steps import Call, Parts, Plan, Split
-from minigrad.codegen.stages import Stage, stages_of
 from minigrad.errors import InternalError
 from minigrad.target import Target
 
@@ -121,7 +121,7 @@ def test_the_wheel_has_them() -> None:
 
 PLANNERS = sorted(path for folder in ("patterns", "policy", "cost")
                   for path in (FOLDER.parent / folder).glob("[a-z]*.py"))
-PLANNERS += [FOLDER.parent / name for name in ("panels.py", "stages.py", "machines/caches.py")]
+PLANNERS += [FOLDER.parent / name for name in ("panels.py", "passes.py", "machines/caches.py")]
 NAMES = re.compile(r"(?i)\b_?(sse|avx|vnni|amx|neon|sve|znver|zen\d|epyc|ryzen|intel|amd|arm|xeon|neoverse|cortex)"
                    r"|(lake|haswell|broadwell|rapids)\b")
 

@@ -26,9 +26,9 @@ from minigrad.codegen.microkernels.amx import SHAPES, SIDE
 from minigrad.codegen.microkernels.generate import FORMS, Form, generated, most_rows
 from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.microkernels.tile import KINDS, Tile
+from minigrad.codegen.passes import render
 from minigrad.codegen.plan.microkernel_choice import microkernel_of
 from minigrad.codegen.render.llvm import link_of, render_llvm
-from minigrad.codegen.render.opencl import render_opencl
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.errors import CompileError, FormatError, InternalError, MicrokernelError
 from minigrad.microkernels import Microkernel
@@ -155,7 +155,7 @@ def test_the_interpreter_refuses_what_is_outside(scale: Microkernel) -> None:
 def test_opencl_inlines_calls(scale: Microkernel) -> None:
     function = parse_function(CALLS.replace("alloc i: f32[16] scratch", "alloc i: f32[16] register")
                               .replace("for j in 0..16 serial", "for j in 0..16 unroll").replace("i[8 * t]", "x[0]"))
-    source = render_opencl(function, Target("cl", "opencl", "", 32, 16, 2, features=frozenset({"fma"}))).source
+    source = render(function, Target("cl", "opencl", "", 32, 16, 2, features=frozenset({"fma"}))).source
     assert "call" not in source and "y[" in source
 
 
@@ -175,11 +175,11 @@ def test_opencl_c_is_called_with_the_address_spaces_of_its_buffers(size: int, sp
     try:
         target = Target("cl", "opencl", "", 32, 16, 2, features=frozenset({"fma"}), local_memory=4096)
         function = caller(CALLS.replace("f32[16] scratch", f"f32[{size}] scratch"))
-        source = render_opencl(function, target).source
+        source = render(function, target).source
         found = re.search(rf"void (scale_\w+)\(__{space} const float \*x, __global float \*y", source)
         assert found is not None and source.count(f"{found[1]}(") == 2
-        assert "scale_" not in render_opencl(function, replace(target, features=frozenset())).source
-        assert "scale_" not in render_opencl(function, replace(target, max_iterations=1 << 20)).source
+        assert "scale_" not in render(function, replace(target, features=frozenset())).source
+        assert "scale_" not in render(function, replace(target, max_iterations=1 << 20)).source
     finally:
         microkernels.unregister("scale")
 

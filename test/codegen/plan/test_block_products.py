@@ -18,11 +18,11 @@ from minigrad.codegen.kernel.text import parse_kernel
 from minigrad.codegen.microkernels import limbs, limbs_vnni
 from minigrad.codegen.microkernels.block_product import KINDS, REQUIRES, REQUIRES_VNNI, VNNI, suffix_for
 from minigrad.codegen.microkernels.registry import find
+from minigrad.codegen.passes import Stage, flat_form, stages_of
 from minigrad.codegen.plan.block_products import folded
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.other_plans import parse_plan
 from minigrad.codegen.plan.steps import Plan, Split
-from minigrad.codegen.stages import Stage, flat_form, stages_of
 from minigrad.dtype import float32, int32, uint32
 from minigrad.errors import PlanError
 from minigrad.runtime.registry import get_device

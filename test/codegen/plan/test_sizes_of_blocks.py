@@ -16,9 +16,9 @@ from minigrad.codegen.ir.nodes import Alloc, Function
 from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.kernel.interpret import interpret_kernel
+from minigrad.codegen.passes import stages_of
 from minigrad.codegen.plan.sizes import LEAST_ROOM
 from minigrad.codegen.plan.text import parse_plan
-from minigrad.codegen.stages import stages_of
 from minigrad.codegen.transforms.unroll import unroll
 
 Make = Callable[[int, int, int], Tensor]
@@ -84,7 +84,6 @@ def test_large_products_of_other_sizes_share_a_function(shapes: list[tuple[int, 
     for shape in shapes:
         stage, = stages_of(flat_kernel(make(*shape), AVX512), AVX512).stages
         assert stage.plan.strategy == "panels" and len(stage.dims) == len(stage.function.dims)
-        verify_function(stage.function)
         found.append(stage.function)
     assert len(set(found)) == 1
 

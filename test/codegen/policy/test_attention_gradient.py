@@ -12,12 +12,10 @@ import minigrad
 from minigrad import Tensor, Variable
 from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.text import parse_function, print_function
-from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.nodes import Kernel
-from minigrad.codegen.kernel.verify import verify_kernel
+from minigrad.codegen.passes import stages_of
 from minigrad.codegen.plan.other_plans import AttentionGradientPlan, AttentionPlan, parse_plan
-from minigrad.codegen.stages import stages_of
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.schedule import Schedule, schedule
@@ -95,11 +93,9 @@ def test_blocks_equal_the_kernel_as_written(name: str, target: Target) -> None:
     kernels = [s.kernel for s in steps if s.kernel.name.startswith("attention")]
     assert [k.name for k in kernels] == ["attention", "attention_gradient"]
     for kernel in kernels:
-        verify_kernel(kernel)
         (stage,) = stages_of(kernel, target).stages
         assert isinstance(stage.plan, AttentionPlan | AttentionGradientPlan)
         assert parse_plan(str(stage.plan)) == stage.plan
-        verify_function(stage.function)
         assert parse_function(print_function(stage.function)) == stage.function
         inputs, scalars = filled(kernel), {s.name: 0.5 for s in kernel.scalars}
         sizes = {p.name: [int(n) for n in p.shape] for p in kernel.params if p.mode == "out"}

@@ -9,8 +9,8 @@ from minigrad import Tensor
 from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.panels import Panelled, panelled
+from minigrad.codegen.passes import stages_of
 from minigrad.codegen.plan.steps import Plan
-from minigrad.codegen.stages import stages_of
 from minigrad.target import Target
 
 ALONG, ACROSS = "as linear layers have it, along the sum", "transposed"

@@ -16,7 +16,7 @@ from minigrad.codegen.kernel.nodes import Kernel, Nest
 from minigrad.codegen.policy import tiles
 from minigrad.codegen.render.llvm_dot_products import signed_dot_of
 from minigrad.codegen.render.opencl import render_opencl
-from minigrad.codegen.stages import build_any
+from minigrad.codegen.strategies.build_any import build_any
 from minigrad.dtype import int32
 from minigrad.ops.scalars import dot_bytes
 from minigrad.runtime.opencl import OpenCL

@@ -19,15 +19,16 @@ from support.paths import ROOT
 
 from minigrad import Tensor
 from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.nodes import extent_of
 from minigrad.codegen.ir.text import parse_function, print_function
 from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.nodes import Kernel
+from minigrad.codegen.passes import render, stages_of
 from minigrad.codegen.plan.other_plans import JoinedPlan, parse_plan
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.policy import group_reduction, tiles
-from minigrad.codegen.render.opencl import render_opencl
-from minigrad.codegen.stages import build_any, stages_of
+from minigrad.codegen.strategies.build_any import build_any
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.errors import InternalError
 from minigrad.runtime.device import Launch
@@ -106,7 +107,8 @@ def test_phases_of_a_strided_gradient_are_one_launch() -> None:
     stage, = stages_of(kernel, GPU).stages
     assert len(kernel.nests) == len(stage.nests) == 4 and isinstance(stage.plan, JoinedPlan)
     assert parse_plan(str(stage.plan)) == stage.plan and len(stage.plan.plans) == 4
-    assert stage.extent == sum([stages_of(replace(kernel, nests=(n,)), GPU).stages[0].extent for n in kernel.nests])
+    alone = [build_any(kernel, (n,), plan, "f") for n, plan in zip(kernel.nests, stage.plan.plans, strict=True)]
+    assert stage.extent == sum(map(extent_of, alone))
     equal_the_kernel(stages_of(kernel, GPU).kernel, [stage.function])
     cpu = replace(GPU, vector_bytes=32)
     assert not any(isinstance(s.plan, JoinedPlan) for s in stages_of(kernel, cpu).stages)
@@ -160,10 +162,10 @@ def test_small_work_needs_no_groups() -> None:
 def test_few_tiles_are_split_along_k() -> None:
     kernel = flat_kernel(tensor(32, 4096) @ tensor(4096, 32), GPU)
     scratch: list = []
-    assert len(tiles.split(kernel.nests[0], scratch, GPU)) == 2 and scratch[0].shape == (32 * 32 * 16,)
-    assert tiles.split(flat_kernel(tensor(999, 512) @ tensor(512, 999), GPU).nests[0], [], GPU)[1:] == []
+    assert len(tiles.split_tiles(kernel.nests[0], scratch, GPU)) == 2 and scratch[0].shape == (32 * 32 * 16,)
+    assert tiles.split_tiles(flat_kernel(tensor(999, 512) @ tensor(512, 999), GPU).nests[0], [], GPU)[1:] == []
     half_idle, busier = (flat_kernel(tensor(64 * rows, 4096) @ tensor(4096, 64), GPU).nests[0] for rows in (4, 6))
-    assert len(tiles.split(half_idle, [], GPU)) == 2 and len(tiles.split(busier, [], GPU)) == 1
+    assert len(tiles.split_tiles(half_idle, [], GPU)) == 2 and len(tiles.split_tiles(busier, [], GPU)) == 1
 
 
 WINDOWS = {
@@ -201,7 +203,7 @@ def run_on(device: OpenCL, cases: dict[str, Callable[[], Tensor | tuple[Tensor, 
     strategies' names."""
     kernels = [scheduled(make(), device.target) for make in cases.values()]
     staged = [stages_of(k, device.target) for k in kernels]
-    programs = [render_opencl(s.function, device.target) for k in staged for s in k.stages]
+    programs = [render(s.function, device.target) for k in staged for s in k.stages]
     executables = iter(device.load(programs))
     for k in staged:
         arrays = arguments(k.kernel)

@@ -19,11 +19,11 @@ from minigrad.codegen.ir.verify import verify_function, verify_meaning
 from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.nodes import Nest
 from minigrad.codegen.microkernels.matrix import UNITS, WAVE, MatrixUnit, matrix_microkernel
+from minigrad.codegen.passes import render, stages_of
 from minigrad.codegen.plan.other_plans import parse_plan
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.policy import tiles
-from minigrad.codegen.render.opencl import render_opencl
-from minigrad.codegen.stages import build_any, stages_of
+from minigrad.codegen.strategies.build_any import build_any
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.dtype import float32
 from minigrad.report.occupancy import occupancy
@@ -308,7 +308,7 @@ def run_case(device: OpenCL, result: Tensor, target: Target) -> None:
         arrays = {n: rounded(a) for n, a in arrays.items()}
     expected = {n: a.copy() for n, a in arrays.items()}
     interpret_kernel(staged.kernel, expected, {})
-    executable, = device.load([render_opencl(stage.function, device.target)])
+    executable, = device.load([render(stage.function, device.target)])
     buffers = [device.alloc(a.nbytes) for a in arrays.values()]
     for buffer, array in zip(buffers, arrays.values(), strict=True):
         device.copy_in(buffer, array)

@@ -29,6 +29,7 @@ from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.nodes import Kernel, Nest, Param
+from minigrad.codegen.passes import stages_of
 from minigrad.codegen.patterns.recognise import Contraction, recognise
 from minigrad.codegen.plan.steps import Plan, Stage
 from minigrad.codegen.policy import packed as packed_module
@@ -39,7 +40,6 @@ from minigrad.codegen.policy.packed_swapped import swapped_windows
 from minigrad.codegen.policy.window_axes import swapped
 from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.render.opencl import render_opencl
-from minigrad.codegen.stages import stages_of
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.schedule import schedule

@@ -22,12 +22,12 @@ from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.kernel.text import parse_kernel
 from minigrad.codegen.panels import in_order
+from minigrad.codegen.passes import stages_of
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.steps import Plan, Split
 from minigrad.codegen.policy import panels as module
 from minigrad.codegen.policy.panels import part, plan
 from minigrad.codegen.render.llvm import render_llvm
-from minigrad.codegen.stages import stages_of
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.target import Target
 

@@ -21,11 +21,11 @@ from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.microkernels.sub_group import width_of
+from minigrad.codegen.passes import render, stages_of
 from minigrad.codegen.plan.other_plans import Plan, parse_plan
 from minigrad.codegen.plan.steps import Call
 from minigrad.codegen.policy import group_reduction
-from minigrad.codegen.render.opencl import render_opencl
-from minigrad.codegen.stages import build_any, stages_of
+from minigrad.codegen.strategies.build_any import build_any
 from minigrad.runtime.device import Launch
 from minigrad.runtime.opencl import OpenCL, open_device
 from minigrad.runtime.opencl_build import build_quietly
@@ -122,9 +122,9 @@ def run_on(device: OpenCL) -> None:
         expected = {n: a.copy() for n, a in arrays.items()}
         scalars = {s.name: 0.75 for s in staged.kernel.scalars}
         interpret_kernel(staged.kernel, expected, scalars)
-        program = render_opencl(stage.function, device.target)
+        program = render(stage.function, device.target)
         assert "sub_group_" not in program.source
-        assert "sub_group_reduce_add(x)" in render_opencl(stage.function, SUB).source
+        assert "sub_group_reduce_add(x)" in render(stage.function, SUB).source
         executable, = device.load([program])
         buffers = [device.alloc(a.nbytes) for a in arrays.values()]
         for buffer, array in zip(buffers, arrays.values(), strict=True):
@@ -225,7 +225,7 @@ def test_devices_say_what_they_have(name: str) -> None:
       call {kernel.name}(part[t//{info.sub_group}*{info.sub_group}], total[0])
       y[t] = total[0]
 """)
-    program = render_opencl(function, target)
+    program = render(function, target)
     assert ("intel_reqd_sub_group_size" in program.source) == ("sized sub-groups" in info.features)
     source = re.sub(r"\*sum = .*;", "*sum = get_sub_group_size();", program.source, count=1)
     executable, = device.load([replace(program, source=source)])

@@ -10,11 +10,11 @@ from support.plan_reading import lanes
 from minigrad import Tensor
 from minigrad.codegen.kernel.access import extent
 from minigrad.codegen.kernel.nodes import Kernel, Param
+from minigrad.codegen.passes import stages_of
 from minigrad.codegen.plan.steps import Order, Plan
 from minigrad.codegen.policy import cut as cut_module
 from minigrad.codegen.policy.cut import cut_columns
 from minigrad.codegen.policy.thin import transpose_thin
-from minigrad.codegen.stages import stages_of
 from minigrad.expr import Index
 from minigrad.target import Target
 

@@ -19,12 +19,12 @@ from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.nodes import Kernel
+from minigrad.codegen.passes import stages_of
 from minigrad.codegen.patterns.recognise_phases import recognise_any, recognise_phases
 from minigrad.codegen.patterns.recognise_window import Window, recognise_window
 from minigrad.codegen.plan.other_plans import WindowPlan, parse_plan
 from minigrad.codegen.policy.window import make_plan, plan
 from minigrad.codegen.render.llvm import render_llvm
-from minigrad.codegen.stages import stages_of
 from minigrad.codegen.strategies.build_window import build_window
 from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.schedule import schedule

@@ -14,6 +14,7 @@ from minigrad import Tensor
 from minigrad.codegen.ir.nodes import Alloc, Barrier
 from minigrad.codegen.ir.text import print_function
 from minigrad.codegen.ir.walk import statements
+from minigrad.codegen.passes import stages_of
 from minigrad.codegen.patterns.recognise_phases import recognise_any
 from minigrad.codegen.patterns.recognise_window import Window, recognise_window
 from minigrad.codegen.plan.other_plans import GroupWindowPlan, Plan, parse_plan
@@ -28,7 +29,7 @@ from minigrad.codegen.policy.window_groups import (
     plan_of,
     tile_of,
 )
-from minigrad.codegen.stages import build_any, stages_of
+from minigrad.codegen.strategies.build_any import build_any
 
 READ_ONCE = ("average pooling", "stride 3", "stride and dilation")
 """Cases whose positions are read once each, or little more often: nothing to keep near."""
@@ -82,14 +83,14 @@ def test_a_weight_gradient_of_few_planes_is_split_along_the_batch() -> None:
     kernel = flat_kernel(depthwise("weight", 14, 14, batch=16, channels=2), GPU)
     nest, = kernel.nests
     scratch: list = []
-    parts = window_groups.split(nest, scratch, GPU)
+    parts = window_groups.split_planes(nest, scratch, GPU)
     assert len(parts) == 2 and scratch[0].shape == (2 * 9 * 8,)
     assert isinstance(recognise_window(parts[0]), Window)
     parts_equal_the_kernel(kernel, parts, scratch)
     staged = stages_of(kernel, GPU)
     assert isinstance(staged.stages[0].plan, GroupWindowPlan) and isinstance(staged.stages[1].plan, Plan)
     many = flat_kernel(depthwise("weight", 14, 14, batch=4, channels=400), GPU).nests[0]
-    assert window_groups.split(many, [], GPU) == [many]
+    assert window_groups.split_planes(many, [], GPU) == [many]
 
 
 @pytest.mark.parametrize("case", ["5x5", "strided 5x5", "3x3", "data gradient 5x5"])

@@ -11,15 +11,14 @@ from minigrad import Tensor, nn
 from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.text import print_function
-from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.text import parse_kernel, print_kernel
 from minigrad.codegen.lowering.arguments import from_first, of_any_length, plain_variables, with_arguments
 from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.split import split_divisions, split_phases
+from minigrad.codegen.passes import stages_of
 from minigrad.codegen.plan.other_plans import WindowPlan
-from minigrad.codegen.stages import stages_of
 from minigrad.engine.stats import stats
 
 GATHERS = """\
@@ -123,7 +122,6 @@ def test_steps_share_a_function(text: Callable[[int], str]):
     for t in (2, 3, 4):
         kernel = parse_kernel(text(t))
         stage, = stages_of(kernel, AVX512).stages
-        verify_function(stage.function)
         functions[stage.function] = print_function(stage.function)
         arrays = {p.name: random.integers(0, 2, p.shape).astype(p.dtype.np) for p in kernel.params}
         ours, theirs = ({name: a.copy() for name, a in arrays.items()} for _ in range(2))
@@ -143,7 +141,6 @@ def test_windows_over_other_numbers_of_planes_share_a_function(gradient: bool) -
         kernel, = kernels(made, AVX512)
         stage, = stages_of(kernel, AVX512).stages
         assert isinstance(stage.plan, WindowPlan)
-        verify_function(stage.function)
         return stage.function
 
     assert function(2, 6) == function(2, 10) and (gradient or function(3, 6) == function(2, 6))
@@ -154,8 +151,6 @@ def test_stages_that_begin_elsewhere_share_a_function() -> None:
     def functions(m: int, k: int, n: int) -> list[Function]:
         kernel, = kernels(leaf(m, k) @ leaf(k, n) + leaf(n), AVX512)
         staged = stages_of(kernel, AVX512)
-        for stage in staged.stages:
-            verify_function(stage.function)
         assert len(staged.stages) == 3 and not any(s.begins for s in staged.stages)
         return [s.function for s in staged.stages[1:]]
 

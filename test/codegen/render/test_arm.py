@@ -11,8 +11,8 @@ from support.packed import NEON
 from support.stream import last_kernel
 
 from minigrad import Tensor
+from minigrad.codegen.passes import stages_of
 from minigrad.codegen.render.llvm import render_llvm
-from minigrad.codegen.stages import stages_of
 
 HALVES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "add": lambda x, y: x + y, "sub": lambda x, y: x - y, "mul": lambda x, y: x * y, "div": lambda x, y: x / y,

@@ -15,9 +15,9 @@ from support.render_cases import CASES, Case
 from minigrad import config
 from minigrad.codegen.ir.text import parse_function
 from minigrad.codegen.kernel.text import parse_kernel
+from minigrad.codegen.passes import stages_of
 from minigrad.codegen.render.opencl import render_opencl
 from minigrad.codegen.render.opencl_language import uses_double
-from minigrad.codegen.stages import stages_of
 from minigrad.errors import DeviceError
 from minigrad.runtime.opencl_build import Builder, build_quietly
 from minigrad.runtime.opencl_devices import DeviceInfo, devices

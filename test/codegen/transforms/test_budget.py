@@ -9,8 +9,8 @@ from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.text import parse_function, print_function
 from minigrad.codegen.ir.verify import verify_function
+from minigrad.codegen.passes import stages_of
 from minigrad.codegen.render.opencl import render_opencl
-from minigrad.codegen.stages import stages_of
 from minigrad.codegen.transforms.budget import MAX_COPIES, iterations, limit_iterations
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.errors import DeviceError

@@ -1,0 +1,45 @@
+"""The loops of any plan: of steps, or of those that are not steps yet."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from minigrad.codegen.ir.nodes import Function
+from minigrad.codegen.kernel.nodes import Kernel, Nest
+from minigrad.codegen.plan.build import build
+from minigrad.codegen.plan.other_plans import (
+    AnyPlan,
+    AttentionDecodePlan,
+    AttentionGradientPlan,
+    AttentionPlan,
+    GroupAttentionPlan,
+    GroupWindowPlan,
+    JoinedPlan,
+    Plan,
+    ScanPlan,
+    WindowPlan,
+)
+from minigrad.codegen.strategies.build_attention import build_attention
+from minigrad.codegen.strategies.build_attention_decode import build_attention_decode
+from minigrad.codegen.strategies.build_attention_gradient import build_attention_gradient
+from minigrad.codegen.strategies.build_attention_groups import build_attention_groups
+from minigrad.codegen.strategies.build_joined import build_joined
+from minigrad.codegen.strategies.build_scan_shared import build_loop
+from minigrad.codegen.strategies.build_window import build_window
+from minigrad.codegen.strategies.build_window_groups import build_window_groups
+
+OF_NESTS: dict[type, Callable[..., Function]] = {
+    WindowPlan: build_window, GroupWindowPlan: build_window_groups, JoinedPlan: build_joined}
+OF_ONE_NEST: dict[type, Callable[..., Function]] = {
+    Plan: build, AttentionPlan: build_attention, AttentionDecodePlan: build_attention_decode,
+    AttentionGradientPlan: build_attention_gradient, GroupAttentionPlan: build_attention_groups}
+
+
+@lru_cache(maxsize=4096)
+def build_any(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str) -> Function:
+    """The loops that a plan of nests of a kernel describes. Where sizes are dims, many layers ask for the same."""
+    if isinstance(plan, ScanPlan):
+        return build_loop(kernel, plan, name)
+    if type(plan) in OF_NESTS:
+        return OF_NESTS[type(plan)](kernel, nests, plan, name)
+    return OF_ONE_NEST[type(plan)](kernel, *nests, plan, name)
