@@ -13,7 +13,8 @@ REFERENCE = {
                                          "minigrad.report.profile.profile", "minigrad.report.estimate.plan",
                                          "minigrad.capture.jit.jit", "minigrad.devices", "minigrad.microkernels"]),
     "kernels": ("Kernels", ["minigrad.codegen.kernel.nodes", "minigrad.value.core"]),
-    "steps": ("Steps of plans", ["minigrad.codegen.plan.steps"]),
+    "steps": ("Steps of plans", [f"minigrad.codegen.plan.steps{name}" for name in (
+        "", ".sizes", ".split", ".fuse", ".order", ".bind", ".parts", ".stage", ".results", ".call", ".ahead")]),
     "loops": ("Loop IR", ["minigrad.codegen.ir.nodes"]),
     "device": ("Devices", ["minigrad.runtime.device", "minigrad.target", "minigrad.program"]),
 }

@@ -15,9 +15,8 @@ from math import prod
 from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.machines.machine import machine
 from minigrad.codegen.passes import stages_of
-from minigrad.codegen.plan.loops import adds_in_order
 from minigrad.codegen.plan.other_plans import AnyPlan
-from minigrad.codegen.plan.steps import Plan, Split
+from minigrad.codegen.plan.steps import Plan, Split, resolve
 from minigrad.codegen.policy.panels import MAX_K, USUAL
 from minigrad.errors import InternalError
 from minigrad.expr import Var, variables
@@ -97,7 +96,7 @@ def in_order(kernel: Kernel, target: Target) -> bool:
     stages = stages_of(kernel, target).stages
     plan = stages[0].plan
     return len(stages) == 1 and isinstance(plan, Plan) and plan.pattern in ("contraction", "panels", "stream") and (
-        adds_in_order(stages[0].nests[0], plan))
+        _adds_in_order(stages[0].nests[0], plan))
 
 
 def pack_kernel(param: Param, by_row: bool, width: int) -> Kernel:
@@ -156,3 +155,11 @@ def _in_panels(nest: Nest, param: Param, by_row: bool, width: int) -> Nest:
                 done[v] = rebuild(v, tuple([done[a] for a in v.args]), v.attr)
         body.append(replace(s, value=done[s.value]))
     return Nest(nest.domain, tuple(body))
+
+
+def _adds_in_order(nest: Nest, plan: Plan) -> bool:
+    """True where each sum of a nest runs from its first term to its last in one accumulator, lanes along the domain."""
+    loops = resolve(nest, plan)
+    lanes = [x for x in loops.order if loops.kind[x] == "vector"]
+    return not loops.parts and bool(lanes) and not any(loops.space[x] for x in lanes) and len(set(
+        loops.space.values())) <= 2

@@ -8,8 +8,10 @@ import numpy as np
 
 from minigrad.codegen.kernel.nodes import Define, Kernel
 from minigrad.codegen.kernel.text import parse_kernel
+from minigrad.codegen.plan.loops import Step
 from minigrad.codegen.plan.spaces import spaces
-from minigrad.codegen.plan.steps import EDGES, Ahead, Bind, Fuse, Order, Parts, Plan, Sizes, Split, Stage, Step
+from minigrad.codegen.plan.steps import Ahead, Bind, Fuse, Order, Parts, Plan, Sizes, Split, Stage
+from minigrad.codegen.plan.steps.split import EDGES
 from minigrad.dtype import DType
 from minigrad.value import free_variables, walk
 

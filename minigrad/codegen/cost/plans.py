@@ -20,9 +20,9 @@ from minigrad.codegen.kernel.access import typical
 from minigrad.codegen.kernel.nodes import Nest, Store
 from minigrad.codegen.kernel.value_walk import locals_of
 from minigrad.codegen.machines.machine import machine
-from minigrad.codegen.plan.loops import Loops, divides, resolve
+from minigrad.codegen.plan.loops import Loops, divides
 from minigrad.codegen.plan.spaces import units
-from minigrad.codegen.plan.steps import Plan
+from minigrad.codegen.plan.steps import Plan, resolve
 from minigrad.expr import Index, coefficient
 from minigrad.target import Target
 from minigrad.value import Value, free_variables, walk

@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Loop, Prefetch, Stmt
-from minigrad.codegen.kernel.nodes import Nest, Store
 from minigrad.codegen.machines.caches import LINE
-from minigrad.codegen.plan.loops import Here
-from minigrad.codegen.plan.steps import Ahead
+from minigrad.codegen.plan.here import Here
+from minigrad.codegen.plan.steps.ahead import Ahead, places_after
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var, coefficient, subs, variables
 from minigrad.value import Value, walk
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 def operands_ahead(b: Builder, bodies: Sequence[Value], name: str, here: Here) -> list[Stmt]:
     """The prefetches of an iteration of a sum's loop, of what its terms read."""
     out: list[Stmt] = []
-    for a in b.loops.ahead:
+    for a in b.ahead:
         if a.at == name and (a.of or any(b.loops.kind.get(x) == "vector" for x in here.places)):
             loads = [(v.indices[0], v.dtype) for v in walk(*bodies)
                      if v.op == "load" and v.buffer == a.operand]
@@ -33,21 +32,12 @@ def operands_ahead(b: Builder, bodies: Sequence[Value], name: str, here: Here) -
 def outputs_ahead(b: Builder, name: str, here: Here) -> list[Stmt]:
     """The prefetches of an iteration of a loop around the sums, of what it stores and reads after them."""
     out: list[Stmt] = []
-    for a in b.loops.ahead:
+    for a in b.ahead:
         if a.at == name and not b.loops.space[name]:
             inside = tuple([x for x in b.loops.order if x not in here.places and not b.loops.space[x]])
             places = [(at, b.dtypes[a.operand]) for at in places_after(b.nest, a.operand)]
             out += _prefetches(b, a, places, replace(here, copies=inside), out)
     return out
-
-
-def places_after(nest: Nest, operand: str) -> list[Index]:
-    """The places of a buffer that are stored, or read beside what is stored or by what that is made of, after all
-    sums."""
-    stores = [s for s in nest.body if isinstance(s, Store)]
-    values = [s.value for s in nest.body if not isinstance(s, Nest) and s.value.op != "reduce"]
-    return [s.indices[0] for s in stores if s.param == operand] + [
-        v.indices[0] for v in walk(*values) if v.op == "load" and v.buffer == operand]
 
 
 def _prefetches(b: Builder, a: Ahead, places: Sequence[tuple[Index, DType]], here: Here, known: list[Stmt]

@@ -17,16 +17,19 @@ from minigrad.codegen.kernel.monoid import MONOIDS
 from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Store
 from minigrad.codegen.kernel.value_walk import Rewriter, loaded
 from minigrad.codegen.plan.ahead import outputs_ahead
-from minigrad.codegen.plan.call import call_tile, with_tile
+from minigrad.codegen.plan.call import Called, call_tile, with_tile
 from minigrad.codegen.plan.call_blocks import call_blocks
 from minigrad.codegen.plan.check import check
 from minigrad.codegen.plan.groups import Items, copied_by_items
-from minigrad.codegen.plan.loops import Here, Loops, divides, resolve
-from minigrad.codegen.plan.matrix_units import with_wave
+from minigrad.codegen.plan.here import Here
+from minigrad.codegen.plan.loops import Cut, Loops, divides
+from minigrad.codegen.plan.matrix_units import Wave, with_wave
 from minigrad.codegen.plan.results import Gathered
 from minigrad.codegen.plan.spaces import Unit, repeats, touched, units
 from minigrad.codegen.plan.stage import fill, staged
-from minigrad.codegen.plan.steps import Plan, Split
+from minigrad.codegen.plan.steps import Ahead, Plan, Stage, resolve
+from minigrad.codegen.plan.steps.call import block_calls
+from minigrad.codegen.plan.steps.results import results_of
 from minigrad.codegen.plan.sums import inner_reductions, kept_sums, sums_together
 from minigrad.expr import Index, Var, bounds, subs
 from minigrad.value import Value, const, guard, load, local, substitute
@@ -37,9 +40,16 @@ Names = Mapping[str, Value]
 
 def build(kernel: Kernel, nest: Nest, plan: Plan, name: str) -> Function:
     """The loops of one nest of a flat kernel. Raises PlanError where the plan is not one for it."""
-    loops = with_tile(with_wave(resolve(nest, plan)))
+    loops, wave, tile = with_microkernels(resolve(nest, plan))
     check(kernel, loops)
-    return Builder(kernel, loops).function(name)
+    return Builder(kernel, loops, wave, tile).function(name)
+
+
+def with_microkernels(loops: Loops) -> tuple[Loops, Wave | None, Called | None]:
+    """The loops with those of a matrix unit or a tile. Raises PlanError where the ones inside a call are others."""
+    loops, wave = with_wave(loops)
+    loops, tile = with_tile(loops)
+    return loops, wave, tile
 
 
 class Builder:
@@ -47,29 +57,30 @@ class Builder:
     loop of a sum to the last loop of the domain that is not unrolled, where sums are kept in memory between them.
     `items`: of work-groups. `repeats`: a block that reaches back stores again what is there; work-items would race."""
 
-    def __init__(self, kernel: Kernel, loops: Loops):
-        self.kernel, self.nest, self.loops = kernel, loops.nest, loops
+    def __init__(self, kernel: Kernel, loops: Loops, wave: Wave | None, tile: Called | None):
+        self.kernel, self.nest, self.loops, self.wave, self.called = kernel, loops.nest, loops, wave, tile
+        self.ahead, results = loops.of(Ahead), results_of(loops)
         self.taken = {p.name for p in kernel.params} | {s.name for s in kernel.scalars} | {d.name for d in kernel.dims}
         self.taken |= set(loops.root)
         self.dtypes = {p.name: p.dtype for p in kernel.params}
         order, first = loops.order, loops.first_sum
         kept = loops.kept
-        if loops.results is not None:
-            first = order.index(loops.results.at) + 1
+        if results is not None:
+            first = order.index(results.at) + 1
             kept = [x for x in order if not loops.space[x] and loops.kind[x] != "unroll"]
         last = max([first, *(k + 1 for k, x in enumerate(order) if x in kept)])
-        if loops.tile is not None:
-            last = order.index(loops.tile.step.at) + 1
+        if tile is not None:
+            last = order.index(tile.step.at) + 1
         self.outer, self.middle = tuple([x for x in order[:first] if not loops.space[x]]), order[first:last]
         self.copies = tuple([x for x in order[last:] if not loops.space[x] and loops.kind[x] != "call"
-                             and loops.tile is None])
+                             and tile is None])
         self.items = Items(self) if "item" in loops.kind.values() else None
-        self.staged = tuple([staged(self, step) for step in loops.stages])
+        self.staged = tuple([staged(self, step) for step in loops.of(Stage)])
         self.stored, self.repeats = touched(self.nest.body)[1], self.items is None and repeats(kernel, self.nest)
         self.memory: list[Alloc] = [s.alloc() for s in self.staged]
         self.gathered: Gathered | None = None
-        if loops.results is not None:
-            self.gathered = Gathered(self, loops.results, self.loops.units[0])  # type: ignore[arg-type]
+        if results is not None:
+            self.gathered = Gathered(self, results, self.loops.units[0])  # type: ignore[arg-type]
             self.memory += self.gathered.allocs()
 
     def name(self, stem: str) -> str:
@@ -92,7 +103,7 @@ class Builder:
 
     def opened(self, here: Here, name: str, place: Index) -> Here:
         """`here` inside a loop."""
-        at, places, wave = dict(here.at), {**here.places, name: place}, self.loops.wave
+        at, places, wave = dict(here.at), {**here.places, name: place}, self.wave
         inside = Here(places, at, here.gone, here.whole, tuple([x for x in here.copies if x != name]), here.masked)
         opened = [name]
         if wave is not None and name == wave.each:
@@ -103,7 +114,7 @@ class Builder:
                 at[v] = self.loops.place(v.name, inside)
         return inside
 
-    def instead(self, here: Here, s: Split, place: Index) -> Here:
+    def instead(self, here: Here, s: Cut, place: Index) -> Here:
         """`here` inside a loop over what a split took apart, without the loops of its blocks."""
         gone = here.gone | self.loops.inside(s.outer) | self.loops.inside(s.inner)
         return self.opened(replace(here, gone=gone, whole=here.whole | {s.loop}), s.loop, place)
@@ -154,7 +165,7 @@ class Builder:
             if s is not None:
                 return self.whole_or_rest(s, here, lambda at: self.domain(k, at))
         if not outer and self.gathered is not None:
-            sums = call_blocks(self, here) if self.loops.blocks else self.kept(0, here)
+            sums = call_blocks(self, here) if block_calls(self.loops) else self.kept(0, here)
             return [*sums, *self.gathered.leave(here)]
         if not outer and self.middle:
             return self.kept(0, here)
@@ -164,7 +175,7 @@ class Builder:
             return self.domain(k + 1, here)
         return self.loop(self.outer[k], here, lambda at: self.domain(k + 1, at))
 
-    def undecided(self, name: str, here: Here) -> Split | None:
+    def undecided(self, name: str, here: Here) -> Cut | None:
         """The outermost split around a loop whose last block may run as a loop of its own, if nothing is known yet of
         the present block."""
         found, s = None, self.loops.made_by.get(name)
@@ -175,7 +186,7 @@ class Builder:
             s = self.loops.made_by.get(s.loop)
         return found
 
-    def whole_or_rest(self, s: Split, here: Here, inner: Callable[[Here], list[Stmt]]) -> list[Stmt]:
+    def whole_or_rest(self, s: Cut, here: Here, inner: Callable[[Here], list[Stmt]]) -> list[Stmt]:
         """A block of a split of the domain: whole, or what is left of it one by one."""
         base, length = self.loops.start(s, here), self.loops.count(s.loop, here)
         x = Var(s.loop, 0, length - 1)
@@ -203,8 +214,8 @@ class Builder:
         iteration of the sum's to the next."""
         if k < len(self.middle):
             return self.loop(self.middle[k], here, lambda at: self.kept(k + 1, at))
-        if self.loops.tile is not None:
-            return call_tile(self, self.loops.tile, here)
+        if self.called is not None:
+            return call_tile(self, self.called, here)
         first, *rest = self.loops.units
         here = replace(here, copies=self.copies)
         sums, results = kept_sums(self, first, here)  # type: ignore[arg-type]
@@ -222,8 +233,8 @@ class Builder:
             at = replace(here, copies=(), masked=masked)
             return self.copied(here.copies, at, lambda at: self.each(body, at, names))
 
-        whole = () if self.loops.fused.valid else self.where_whole(here)
-        return [If(whole, tuple(each(False)), tuple(each(True)))] if whole else each(bool(self.loops.fused.valid))
+        whole = () if self.loops.valid else self.where_whole(here)
+        return [If(whole, tuple(each(False)), tuple(each(True)))] if whole else each(bool(self.loops.valid))
 
     def each(self, body: Sequence[Unit], here: Here, names: Names, where: tuple[Index, ...] = ()) -> list[Stmt]:
         """Statements in order, one element of the domain at a time; stores `where` conditions hold."""
@@ -283,7 +294,7 @@ class Builder:
                               tuple(self.swept(left, self.instead(here, s, rest), inner, first))))
         return [*loop, *tails] if self.loops.count(x, here) != 0 or not tails else tails
 
-    def begun_by(self, name: str, here: Here) -> list[Split]:
+    def begun_by(self, name: str, here: Here) -> list[Cut]:
         """Splits whose blocks a loop is the outermost over, and which may leave some elements; not those across lanes
         that are open."""
         found, s = [], self.loops.made_by.get(name)
@@ -306,7 +317,7 @@ class Builder:
                       and (of is None or self.loops.root[s.loop] in of)
                       and not divides(s, self.loops.count(s.loop, here))])
 
-    def reaching_back(self, here: Here) -> list[Split]:
+    def reaching_back(self, here: Here) -> list[Cut]:
         """Splits of the domain whose last block may reach back over the one before it, where that must not store."""
         return [s for s in self.loops.split.values() if s.edge == "back" and not self.repeats
                 and not here.gone & self.loops.inside(s.loop) and s.loop not in here.whole
@@ -328,4 +339,4 @@ class Builder:
         """The conditions of an element that is its block's own."""
         own = [self.loops.place(self.loops.top(s.loop), here) - self.loops.base(s, here)
                for s in self.reaching_back(here)]
-        return tuple([e for e in (*own, *(subs(e, here.at) for e in self.loops.fused.valid)) if bounds(e)[0] < 0])
+        return tuple([e for e in (*own, *(subs(e, here.at) for e in self.loops.valid)) if bounds(e)[0] < 0])

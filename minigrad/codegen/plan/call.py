@@ -22,9 +22,13 @@ from minigrad.codegen.kernel.nodes import is_sum
 from minigrad.codegen.microkernels.microkernel import Microkernel
 from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.microkernels.tile import Tile
-from minigrad.codegen.plan.loops import Here, Loops, refuse
+from minigrad.codegen.plan.here import Here
+from minigrad.codegen.plan.loops import Loops, refuse
 from minigrad.codegen.plan.microkernel_choice import tile_meant
-from minigrad.codegen.plan.steps import Call
+from minigrad.codegen.plan.steps.ahead import Ahead
+from minigrad.codegen.plan.steps.call import Call
+from minigrad.codegen.plan.steps.results import results_of
+from minigrad.codegen.plan.steps.stage import Stage
 from minigrad.codegen.plan.words import BIAS, TAKES, is_biased, narrowed
 from minigrad.codegen.transforms.bounded_sums import TERMS
 from minigrad.dtype import uint32
@@ -55,18 +59,21 @@ class Called:
     biased: bool
 
 
-def with_tile(loops: Loops) -> Loops:
-    """The loops with the tile that a microkernel runs. Raises PlanError where those inside the call are others."""
-    for step in loops.calls:
+def with_tile(loops: Loops) -> tuple[Loops, Called | None]:
+    """The loops with the row below a tile that a microkernel runs, and this tile. Raises PlanError where those inside
+    the call are others."""
+    for step in loops.of(Call):
         kernel = find(step.kernel)
         tile = None if kernel is None else tile_meant(kernel)
         if kernel is not None and tile is not None:
-            return replace(loops, tile=_called(loops, step, kernel, tile))
-    return loops
+            called = _called(loops, step, kernel, tile)
+            return replace(loops, row_below=called.row) if called.biased else loops, called
+    return loops, None
 
 
 def _called(loops: Loops, step: Call, kernel: Microkernel, tile: Tile) -> Called:
-    row, column = (loops.results.layout if loops.results is not None else ("", ""))[-2:]
+    results = results_of(loops)
+    row, column = (results.layout if results is not None else ("", ""))[-2:]
     if row not in loops.root or column not in loops.root:
         raise refuse(step, "results by way of memory, as [rows][columns]", "others")
     inside = loops.order[loops.order.index(step.at) + 1:]
@@ -76,11 +83,11 @@ def _called(loops: Loops, step: Call, kernel: Microkernel, tile: Tile) -> Called
     if not ours or (_run(loops, down), _run(loops, across)) != (tile.rows, tile.columns):
         raise refuse(step, f"{tile.rows} neighbours of {row}, {tile.columns} of {column} and loops of the sum inside "
                            f"{step.at}", " ".join(inside) or "none")
-    last = {s.layout[-1] for s in loops.stages} if tile.group > 1 else set()
+    last = {s.layout[-1] for s in loops.of(Stage)} if tile.group > 1 else set()
     word = last.pop() if len(last) == 1 else ""
     if tile.group > 1 and (word not in steps or _run(loops, [word]) != tile.group):
         raise refuse(step, f"copies whose last coordinate are the {tile.group} neighbours of a word", word or "others")
-    for ahead in loops.ahead:
+    for ahead in loops.of(Ahead):
         if loops.space[ahead.at]:
             raise refuse(ahead, f"a loop around the sum that {tile.name} runs", ahead.at)
     a, b = _operands(loops, step, loops.root[row], loops.root[column])
@@ -168,7 +175,7 @@ def _panel(b: Builder, called: Called, operand: Value, coordinate: str) -> tuple
 
 def row_below(b: Builder, s: Staged, here: Here) -> list[Stmt]:
     """The row of 128s below those of a copy."""
-    called = b.loops.tile
+    called = b.called
     if called is None or not called.biased or s.part is not called.a:
         return []
     places = {**here.places, called.row: b.loops.count(called.row, here)}

@@ -1,18 +1,12 @@
-"""Messages about what a plan may not say of a nest: each names the loop, what was expected and why."""
+"""Messages about what a plan may not say of a nest: each names the loop, what was expected and why. What concerns one
+step alone its class says (`faults`), here is what concerns all of them together."""
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from minigrad.codegen.kernel.nodes import Kernel, Nest, Store
-from minigrad.codegen.plan.ahead import places_after
-from minigrad.codegen.plan.box import leaves
-from minigrad.codegen.plan.call_blocks import block_faults
-from minigrad.codegen.plan.check_groups import group_faults
-from minigrad.codegen.plan.check_memory import memory_faults
-from minigrad.codegen.plan.loops import Loops, divides
-from minigrad.codegen.plan.text import terms_of
+from minigrad.codegen.plan.loops import Faults, Loops, divides
+from minigrad.codegen.plan.steps import STEPS, Ahead, Call, Stage
 from minigrad.errors import PlanError
-from minigrad.expr import bounds, coefficient, variables
+from minigrad.expr import coefficient, variables
 
 MOST_COPIES = 4096
 """Statements that a plan may write out of one: more than any register file holds, and all that compilers bear."""
@@ -20,36 +14,28 @@ MOST_COPIES = 4096
 
 def check(kernel: Kernel, loops: Loops) -> None:
     """Raises PlanError for a plan that does not fit its nest of the kernel."""
-    for message in _faults(kernel, loops.nest, loops):
+    for message in _faults(kernel, loops):
         raise PlanError(f"[plan] {message}")
 
 
-def _faults(kernel: Kernel, nest: Nest, loops: Loops) -> Iterator[str]:
+def _faults(kernel: Kernel, loops: Loops) -> Faults:
     arguments = {p.name for p in kernel.params} | {s.name for s in kernel.scalars} | {d.name for d in kernel.dims}
     for name in loops.root:
         if name in arguments:
             step = str(loops.made_by[name]) if name in loops.made_by else f"fuse -> {name}"
             yield f"{step}: expected names that no argument of the kernel has, got {name}"
-    yield from _order(loops)
-    yield from group_faults(loops)
-    yield from _edges(loops)
-    yield from _kinds(loops)
-    yield from _kept(loops)
-    yield from _stages(loops)
-    yield from memory_faults(loops)
-    yield from block_faults(nest, loops)
-    yield from _scatter(nest, loops)
-    for a in loops.ahead:
+    for a in loops.of(Ahead):
         if a.operand not in {p.name for p in kernel.params}:
             yield f"{a}: expected a buffer of the kernel, got {a.operand}"
-        stores = any(isinstance(s, Store) and s.param == a.operand for s in nest.body)
-        if stores and loops.order.index(a.at) >= loops.first_sum:
-            yield f"{a}: expected a loop around all sums, as {a.operand} is stored after them, got {a.at}"
-        if not places_after(nest, a.operand) and not loops.sums[loops.space[a.at]]:
-            yield f"{a}: expected a loop of a sum, got {a.at} of {loops.root[a.at]}"
+    yield from _order(loops)
+    yield from _groups(loops)
+    for s in sorted(loops.left, key=lambda s: STEPS.index(type(s))):
+        yield from s.faults(loops)
+    yield from _lanes_and_copies(loops)
+    yield from _scatter(loops.nest, loops)
 
 
-def _order(loops: Loops) -> Iterator[str]:
+def _order(loops: Loops) -> Faults:
     """Loops of workers are outermost; what a loop's extent depends on is outside it."""
     serial = False
     for x in loops.order:
@@ -70,132 +56,86 @@ def _order(loops: Loops) -> Iterator[str]:
                 yield f"order: expected {x} inside the loops of {v.name}, on which its extent depends"
 
 
-def _edges(loops: Loops) -> Iterator[str]:
-    for s in loops.split.values():
-        total, inner = loops.extent(s.loop), f"split {s.loop} {'into' if s.into else 'by'} {s.size}"
-        whole, cut = loops.extent(loops.top(s.loop)), loops.cut_short(s.loop)
-        if s.edge == "short" and s.into:
-            yield f"{inner}, short: expected by, as blocks `into` are equally long but for the edge back"
-        if s.into and total == 0:
-            yield f"{inner}: expected by, as there is nothing to make {s.size} blocks of"
-        if divides(s, total) and (not cut or loops.top(s.loop) != s.loop and divides(s, whole)):
-            continue
-        if loops.cut_short(loops.top(s.loop)) and s.edge in ("exact", "back"):
-            yield f"{inner}, {s.edge}: expected rest or short, as runs of {s.loop} may be shorter"
-        if s.edge == "exact":
-            yield (f"{inner}: expected an edge, back, guard, rest or short, as {s.size} does not divide the extent "
-                   f"{whole}")
-        if s.edge == "back" and loops.space[s.loop]:
-            yield f"{inner}, back: expected guard or rest, as a sum would add some terms twice"
-        if s.edge == "back" and bounds(whole)[0] < s.size:
-            yield f"{inner}, back: expected an extent of {s.size} at least to reach back over, got {whole}"
-        for t in loops.upwards(s) if s.edge == "back" else ():
-            if t.edge == "guard" and not divides(t, loops.extent(t.loop)):
-                yield f"{inner}, back: expected guard, as the last block of {t.loop} is not whole"
-        if s.edge == "short" and any(loops.kind[x] != "serial" for x in loops.inside(s.inner) if x == s.inner):
-            yield f"{inner}, short: expected {s.inner} to be serial, as its last run is shorter"
-        if s.edge == "rest" and cut and not loops.space[s.loop]:
-            yield f"{inner}, rest: expected back, as runs of {s.loop} may be shorter"
-        if s.edge == "rest" and s.into:
-            yield f"{inner}, rest: expected back, as `into` leaves no whole blocks"
-        outside, inside = ([loops.order.index(x) for x in loops.inside(name)] for name in (s.outer, s.inner))
-        for p in loops.upwards(s) if s.edge == "short" else ():
-            if max([loops.order.index(x) for x in loops.inside(p.outer)]) > min(inside):
-                yield f"order: expected {p.outer} outside {s.inner}, whose last run is shorter"
-            for x in loops.inside(p.outer):
-                if loops.kind[x] == "vector":
-                    yield f"bind vector {x}: expected another loop, as the last run of {s.inner} is shorter"
-        lanes = [x for x in loops.inside(s.loop) if loops.kind[x] == "vector" and loops.sums[loops.space[x]]]
-        if s.edge == "rest" and max(outside) > min(inside) and not lanes:
-            yield f"order: expected {s.outer} outside {s.inner}, whose last block is not whole"
-        for x in lanes:
-            if loops.made_by[x] is not s:
-                yield f"bind vector {x}: expected lanes that `{s}` makes itself, as they add what it leaves"
-        if s.edge == "rest" and not loops.space[s.loop] and any(loops.space[x] for x in loops.order[:max(outside)]):
-            yield f"order: expected {s.outer} outside all sums, as its last block is not whole, or the edge back"
-        for x in loops.inside(s.outer):
-            if s.edge == "rest" and loops.kind[x] == "vector" and not loops.space[x]:
-                yield f"bind vector {x}: expected lanes inside {s.inner}, as the last block of {s.outer} is not whole"
-
-
-def _kinds(loops: Loops) -> Iterator[str]:
-    copies = [1] * len(loops.sums)  # of statements in each loop nest, those beside it not counted
-    lanes = [x for x in loops.order if loops.kind[x] == "vector"]
+def _groups(loops: Loops) -> Faults:
+    """Work-groups consist of work-items, which run the same loops and do together what is theirs."""
+    groups, items = loops.bound_to("group"), loops.bound_to("item")
+    calls = [s for s in loops.of(Call) if not s.of_blocks]
+    tile = next((s for s in calls if s.runs_tile), None)
+    for call in calls:
+        if not call.by_items and call != tile:
+            yield f"{call}: expected a microkernel of a matrix unit, of sub-groups, of blocks or of a tile"
+    together = [*[s for s in loops.of(Stage) if s.items], *[s for s in calls if s.by_items]]
+    if together and not items:
+        yield f"{together[0]}: expected work-items, `bind item`, that do it together"
+    if not groups and not items:
+        return
+    if not items or not groups and any(not loops.space[x] and x not in items for x in loops.order):
+        has, needs = ("item", "group") if items else ("group", "item")
+        yield f"bind {has} {(groups + items)[0]}: expected `bind {needs}` too, as work-groups consist of work-items"
     for x in loops.order:
-        kind, space = loops.kind[x], loops.space[x]
-        count = loops.extent(x)
-        if kind in ("vector", "unroll") and loops.cut_short(x):
-            yield f"bind {kind} {x}: expected a loop that runs equally often in every block"
-        if kind in ("vector", "unroll") and not isinstance(count, int):
-            yield f"bind {kind} {x}: expected a number of iterations that is known, got {count}"
-            return
-        if kind == "unroll":
-            for s, outside in enumerate(loops.around):
-                if space in (0, s) or loops.root.get(x) in outside:
-                    copies[s] *= loops.most(x)
-        if kind == "vector":
-            if count not in (2, 4, 8, 16):
-                yield f"bind vector {x}: expected 2, 4, 8 or 16 lanes, got {count}"
-            around = [y for y in lanes if y != x and (loops.space[y] in (0, space)
-                                                      or loops.root[y] in loops.around[space])]
-            if around:
-                yield f"bind vector {x}: expected one loop across lanes at a time, got {around[0]} around it"
-        if x in loops.parts and (kind != "unroll" or not space):
-            yield f"parts {x}: expected an unrolled loop of a sum, got a {kind} one of {loops.root[x]}"
+        if loops.kind[x] in ("parallel", "vector"):
+            yield f"bind {loops.kind[x]} {x}: expected another kind, as work-groups have neither workers nor lanes"
+    yield from _items(loops, items)
+    yield from _shared(loops, [x for x in items if loops.space[x]], items)
+    for x in loops.kept:
+        yield f"order: expected {x} unrolled or outside all sums, as work-items keep these in registers"
+    yield from _uniform(loops, items)
+
+
+def _items(loops: Loops, items: list[str]) -> Faults:
+    """Work-items follow the groups; how many there are is known, and there are several."""
+    if items and all([loops.extent(x) == 1 for x in items]):
+        yield f"bind item {' '.join(items)}: expected two work-items of a group at least, got one"
+    others = [k for k, x in enumerate(loops.order) if loops.kind[x] not in ("group", "item")]
+    for x in items:
+        if loops.cut_short(x) or not isinstance(loops.extent(x), int):
+            yield f"bind item {x}: expected a known number of iterations, the same in every block"
+        if others and loops.order.index(x) > others[0]:
+            yield f"order: expected the item loop {x} after those over groups and before all others"
+
+
+def _shared(loops: Loops, shared: list[str], items: list[str]) -> Faults:
+    """Loops of sums and inner nests that share their work-items are as long, and at one place of the order."""
+    for x in shared:
+        if loops.most(x) != loops.most(shared[0]):
+            yield f"bind item {x}: expected {loops.most(shared[0])} iterations as of {shared[0]}, whose work-items " \
+                  f"these are, got {loops.most(x)}"
+        if [loops.space[y] for y in shared].count(loops.space[x]) > 1 or loops.spaces[loops.space[x]].around:
+            yield f"bind item {x}: expected one loop of work-items for each sum and inner nest, and none inside another"
+    if shared and items.index(shared[-1]) - items.index(shared[0]) >= len(shared):
+        yield f"order: expected the item loops {' '.join(shared)} beside each other, as they share work-items"
+    for x in loops.order if any(loops.sums(y) for y in shared) else ():
+        if not loops.space[x] and loops.kind[x] not in ("group", "item"):
+            yield f"bind {loops.kind[x]} {x}: expected group or item, as work-items join their sums once"
+
+
+def _uniform(loops: Loops, items: list[str]) -> Faults:
+    """Loops and conditions are the same for all work-items, so that all come to each barrier, and make each copy."""
+    for s in loops.split.values():
+        shares = not loops.space[s.loop] or any(loops.root[x] is loops.root[s.loop] for x in items)
+        if shares and s.edge not in ("exact", "guard") and not divides(s, loops.extent(s.loop)):
+            yield f"{s}: expected guard, as all work-items run the same loops"
+
+
+def _lanes_and_copies(loops: Loops) -> Faults:
+    """One loop is across lanes at a time; what is written out is not too much."""
+    lanes = loops.bound_to("vector")
+    for x in lanes:
+        space = loops.space[x]
+        around = [y for y in lanes if y != x and (loops.space[y] in (0, space)
+                                                  or loops.root[y] in loops.spaces[space].around)]
+        if around:
+            yield f"bind vector {x}: expected one loop across lanes at a time, got {around[0]} around it"
+    copies = [1] * len(loops.spaces)  # of statements in each loop nest, those beside it not counted
+    for x in loops.bound_to("unroll"):
+        for k, inner in enumerate(loops.spaces):
+            if loops.space[x] in (0, k) or loops.root[x] in inner.around:
+                copies[k] *= loops.most(x)
     if max(copies) > MOST_COPIES:
         yield f"bind unroll: expected {MOST_COPIES} copies of a statement at most, got {max(copies)}"
 
 
-def _kept(loops: Loops) -> Iterator[str]:
-    """Loops of the domain inside those of a sum that are not unrolled: its sums are kept in memory."""
-    inside = loops.kept
-    if not inside:
-        return
-    if len(loops.sums) > 2 or not isinstance(loops.units[0], tuple):
-        yield f"order: expected {inside[0]} unrolled or outside all sums, as there are several that do not share loops"
-    middle = loops.order[loops.first_sum:loops.order.index(inside[-1])]
-    for x in middle:
-        s = loops.made_by.get(x)
-        if loops.kind[x] == "unroll" or loops.space[x] and loops.kind[x] != "serial":
-            yield f"order: expected {x} inside {inside[-1]}, as it is no serial loop"
-        if loops.space[x] and bounds(loops.extent(x))[0] < 1:
-            yield f"order: expected {x} inside {inside[-1]}, as it may not run at all"
-        while s is not None:
-            if s.edge == "rest" and not divides(s, loops.extent(s.loop)):
-                yield f"split {s.loop}, rest: expected back or short, as {inside[-1]} stands inside a loop of the sum"
-            s = loops.made_by.get(s.loop)
-
-
-def _stages(loops: Loops) -> Iterator[str]:
-    """Copies of operands are of one sum, over loops inside the one that they are made in, of which no rest is left."""
-    for stage in loops.stages:
-        step, first = str(stage), loops.order.index(stage.at)
-        if len(loops.sums) != 2 or not loops.sums[1]:
-            yield f"{step}: expected a kernel whose sums share their loops, and that has no others"
-        if loops.kind[stage.at] not in ("serial", "parallel"):
-            yield f"{step}: expected a serial or parallel loop, got {stage.at}, which is bound {loops.kind[stage.at]}"
-        for x in loops.order[:first]:
-            if loops.kind[x] == "vector":
-                yield f"{step}: expected a loop outside lanes, got {stage.at} inside {x}"
-        for x in dict.fromkeys(x for c in stage.layout for x in leaves(loops, c)):
-            if loops.kind[x] == "vector" and loops.space[x]:
-                yield f"{step}: expected no lanes of a sum among the coordinates, got {x}"
-            if loops.order.index(x) <= first and not (stage.items and loops.kind[x] == "item"):
-                yield f"{step}: expected coordinates inside {stage.at}, got {x}"
-        for k, c in enumerate(stage.layout):
-            later = {x for d in stage.layout[k + 1:] for x in leaves(loops, d)}
-            short = [x for _, x in terms_of(c) if x in loops.root and not loops.fused.member(x) and loops.cut_short(x)]
-            for p in [p for x in short for p in loops.upwards(loops.made_by[x])]:
-                if later & loops.inside(p.outer):
-                    yield f"{step}: expected {c} after {p.outer}, on whose block its extent depends"
-        for s in loops.split.values():
-            parts = [loops.inside(s.outer), loops.inside(s.inner)]
-            if s.edge == "rest" and not divides(s, loops.extent(s.loop)) and any(
-                    leaves(loops, c) <= part for c in (stage.at, *stage.layout) for part in parts):
-                yield f"{step}: expected loops without a rest, got some of `{s}`"
-
-
-def _scatter(nest: Nest, loops: Loops) -> Iterator[str]:
+def _scatter(nest: Nest, loops: Loops) -> Faults:
     """Stores that combine with what is there happen in order."""
     for s in nest.body:
         if not isinstance(s, Store) or not s.combine:

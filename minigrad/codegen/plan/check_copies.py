@@ -17,13 +17,11 @@ from minigrad.codegen.ir.nodes import Loop, Stmt, Store
 from minigrad.codegen.kernel.nodes import Kernel, Nest
 from minigrad.codegen.kernel.value_eval import index_value
 from minigrad.codegen.plan.box import Box
-from minigrad.codegen.plan.build import Builder
-from minigrad.codegen.plan.call import with_tile
+from minigrad.codegen.plan.build import Builder, with_microkernels
 from minigrad.codegen.plan.groups import ItemsCopy
-from minigrad.codegen.plan.loops import Here, resolve
-from minigrad.codegen.plan.matrix_units import with_wave
+from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.stage import Staged
-from minigrad.codegen.plan.steps import Plan, Results, Stage
+from minigrad.codegen.plan.steps import Plan, Results, Stage, resolve
 from minigrad.codegen.plan.sweep import sweep
 from minigrad.dtype import int64
 from minigrad.errors import InternalError
@@ -43,7 +41,7 @@ def check_copies(kernel: Kernel, nest: Nest, plan: object) -> None:
     on a dim of the kernel are not looked at, nor are plans that are no steps."""
     if not isinstance(plan, Plan):
         return
-    b = Builder(kernel, with_tile(with_wave(resolve(nest, plan))))
+    b = Builder(kernel, *with_microkernels(resolve(nest, plan)))
     if not all([isinstance(v.hi, int) for v in b.loops.root.values()]) or not all(
             [isinstance(b.loops.extent(x), int) for x in b.loops.order]):
         return
@@ -86,7 +84,7 @@ class _Check:
     def __init__(self, b: Builder, step: Stage | Results, box: Box, filled: str, once: Sequence[str], meaning: Meaning):
         self.b, self.step, self.box, self.once, self.meaning = b, step, box, once, meaning
         loops = b.loops
-        wave = () if loops.wave is None else (loops.wave.lane, loops.wave.each)
+        wave = () if b.wave is None else (b.wave.lane, b.wave.each)
         names = [x for x in loops.order if x not in wave]
         outer = loops.order[:loops.order.index(filled) + 1]
         self.outer = [x for x in names if x in outer and loops.kind[x] != "item"]
@@ -132,7 +130,7 @@ class _Check:
         """Loops that run once."""
         loops = self.b.loops
         found = {x: 0 for x in loops.order if loops.root[x].hi == 0 and loops.extent(x) == 1}
-        return found | ({loops.tile.word: 0} if loops.tile is not None and loops.tile.word else {})
+        return found | ({self.b.called.word: 0} if self.b.called is not None and self.b.called.word else {})
 
     def look_up(self, places: Mapping[str, int], written: tuple[Array, Array]) -> None:
         loops, b = self.b.loops, self.b
@@ -143,7 +141,7 @@ class _Check:
         conditions += [loops.count(x, here) - 1 - here.places[x] for x in inner]
         conditions += [loops.count(s.loop, here) - 1 - loops.inside_block(s.loop, here)
                        for s in loops.split.values() if s.edge == "guard"]
-        conditions += [subs(e, here.at) for e in loops.fused.valid]
+        conditions += [subs(e, here.at) for e in loops.valid]
         holds = np.broadcast_to(_hold(conditions, at), POINTS)
         offset = np.broadcast_to(_number(self.box.at(here), at), POINTS)[holds]
         self.inside(offset, "read")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Call, Stmt, Store
 from minigrad.codegen.microkernels.sub_group import sub_group_microkernel, sub_group_name, width_of
 from minigrad.codegen.plan.groups import Items
+from minigrad.codegen.plan.steps.call import Call as CallStep
 from minigrad.value import Value, load
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def joined(s: Sum, t: Term, items: Items, out: list[Stmt]) -> Value:
     dtype, var, size = t.body.dtype, items.var, items.size
     part = shared("part", items.count)
     out += [Store(part, var, load(t.acc, (0,), dtype)), Barrier()]
-    calls = [c.kernel for c in s.b.loops.calls if c.at in s.around]
+    calls = [c.kernel for c in s.b.loops.of(CallStep) if c.at in s.around]
     name = next((n for n in calls if n == sub_group_name(t.monoid.name, dtype, width_of(n))), "")
     kernel = sub_group_microkernel(name)
     if kernel is None:

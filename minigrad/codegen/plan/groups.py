@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from minigrad.codegen.ir.launch import places_of
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, Loop, Stmt, Store, group_size
 from minigrad.codegen.ir.walk import statements
-from minigrad.codegen.plan.loops import Here
+from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.stage import Staged
 from minigrad.errors import PlanError
 from minigrad.expr import Index, Var

@@ -20,7 +20,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.launch import ceil_div
-from minigrad.codegen.plan.loops import Here
+from minigrad.codegen.plan.here import Here
 from minigrad.codegen.transforms.bounded_sums import TERMS
 from minigrad.expr import Index, emax, emin, product
 

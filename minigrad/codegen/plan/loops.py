@@ -1,139 +1,266 @@
-"""The loops of a nest under a plan: what each variable is made of, in which order they run and how."""
+"""The loops of a nest under a plan: what each variable is made of, in which order they run and how; and what all steps
+have in common. Each step makes loops of the loops before it (`steps`)."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import ClassVar, Self, TypeVar
 
 from minigrad.codegen.ir.launch import ceil_div
 from minigrad.codegen.kernel.nodes import Nest
-from minigrad.codegen.microkernels.block_product import product_named
-from minigrad.codegen.plan.fuse import Fused, check_split, fuse
-from minigrad.codegen.plan.spaces import Unit, spaces, units
-from minigrad.codegen.plan.steps import (
-    KINDS,
-    Ahead,
-    Bind,
-    Call,
-    Order,
-    Parts,
-    Plan,
-    Results,
-    Sizes,
-    Split,
-    Stage,
-)
-from minigrad.codegen.plan.text import loop_of, refuse, terms_of
+from minigrad.codegen.plan.here import NOWHERE, Here
+from minigrad.codegen.plan.spaces import Space, Unit, spaces, units
 from minigrad.errors import PlanError
 from minigrad.expr import Index, Var, emin, exact_quotient, subs, variables
 
-if TYPE_CHECKING:
-    from minigrad.codegen.plan.call import Called
-    from minigrad.codegen.plan.matrix_units import Wave
+NAME = r"[A-Za-z_]\w*"
+NAMES = rf"{NAME}(?: {NAME})*"
+Match = re.Match[str]
+Faults = Iterator[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Here:
-    """The place where statements are emitted.
+def refuse(step: object, expected: str, got: str) -> PlanError:
+    """The error for a step."""
+    return PlanError(f"[plan] {step}: expected {expected}, got {got}")
 
-    places: what each open loop is; at: what each variable of the nest is whose loops are all open
-    gone: loops that are left out, as what a block that is not whole leaves runs in a loop of its own
-    whole: splits whose present block is known to be whole, or to be what is left
-    copies: loops of the domain that sums have accumulators for, not open yet
-    masked: stores need the conditions of blocks that reach back
+
+class Step:
+    """One line of a plan: a value that prints as that line.
+
+    usage: how it is written; pattern: of its text, which `parsed` has a match of
+    shapes: it makes loops of others, and stands before all steps that speak of these
     """
 
-    places: Mapping[str, Index] = field(default_factory=dict)
-    at: Mapping[Var, Index] = field(default_factory=dict)
-    gone: frozenset[str] = frozenset()
-    whole: frozenset[str] = frozenset()
-    copies: tuple[str, ...] = ()
-    masked: bool = False
+    __slots__ = ()
+    usage: ClassVar[str]
+    pattern: ClassVar[str]
+    shapes: ClassVar[bool] = False
+
+    @classmethod
+    def parsed(cls, found: Match) -> Self:
+        return cls(*found.groups())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The loops that it is about, all of them there before it."""
+        return ()
+
+    def apply(self, loops: Loops) -> Loops:
+        """The loops with this step, whose `names` there are. Raises PlanError naming the step and what was expected."""
+        return loops.after(self)
+
+    def faults(self, loops: Loops) -> Faults:
+        """Messages about what is wrong with it among all steps; each says where, what was expected and why."""
+        return iter(())
 
 
 @dataclass(frozen=True, slots=True)
-class Loops:
-    """A resolved plan. Loops are named; those that were split are no longer in `order`.
+class Listed(Step):
+    """A step that says one thing of several loops."""
 
-    nest: with what was fused as one variable; root: the variable of it that each loop is a part of
-    space: the number of the loop nest that a loop belongs to, 0 for the domain
-    around: per loop nest, variables of those that it is inside of; sums: whether it is a sum's
-    made_by: the split that made a loop; split: the one that a loop was taken apart by
-    kind: how each runs; wave: of a matrix unit; counts: iterations of loops that no variable is made of
-    tile: that a microkernel runs
-    units: the nest's statements in the order in which they run
-    leaves, fixed, cut: what `inside`, `count` and `cut_short` found out that holds at every place
+    loops: tuple[str, ...]
+
+    @classmethod
+    def parsed(cls, found: Match) -> Self:
+        return cls(tuple(found[1].split()))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.loops
+
+    def __str__(self) -> str:
+        return f"{self.usage.split()[0]} {' '.join(self.loops)}"
+
+
+S = TypeVar("S", bound=Step)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A loop that is two, loop = size*outer + inner, as `split` makes it of one (`steps/split.py`)."""
+
+    loop: str
+    outer: str
+    inner: str
+    size: int
+    edge: str = "exact"
+    into: bool = False
+    times: Index = 1
+
+    @property
+    def length(self) -> Index:
+        """The size, where a program takes it as an argument as well."""
+        return self.size * self.times
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """Two loops that a step made one of: loop = row*outer + inner, of `rows` and of `most` iterations."""
+
+    step: Step
+    loop: str
+    outer: str
+    inner: str
+    pitch: int
+    rows: int
+    most: int
+
+    @property
+    def row(self) -> int:
+        """The distance of steps of the outer one."""
+        return self.pitch or self.most
+
+
+@dataclass(frozen=True)
+class Loops:
+    """The loops that the steps so far make of a nest. They are named; those that were split are no longer in `order`.
+
+    nest: with what was fused as one variable; spaces: its domain, then its sums and inner nests
+    root: the variable of it that each loop is a part of
+    steps: those so far; given: the loops before any, where the nest has another form since
+    bound: how loops run that are not serial by default; parts: loops with an accumulator for each iteration
+    results_at: the loop in which sums go to memory first, or ''
+    fused: what was made one loop, by its name; valid: conditions (>= 0) under which an element is one of the nest's
+        own, where a row is longer than its loop or a block reaches back; gone: names that loops had before
+    counts: iterations of loops that no variable is made of
+    row_below: the loop that copies have one more row below the last of, or ''
     """
 
     nest: Nest
+    spaces: tuple[Space, ...]
     order: tuple[str, ...]
-    root: dict[str, Var]
-    space: dict[str, int]
-    around: list[tuple[Var, ...]]
-    sums: list[bool]
-    made_by: dict[str, Split]
-    split: dict[str, Split]
-    kind: dict[str, str]
-    parts: frozenset[str]
-    ahead: tuple[Ahead, ...]
-    stages: tuple[Stage, ...]
-    calls: tuple[Call, ...]
-    fused: Fused
-    units: tuple[Unit, ...]
-    results: Results | None = None
-    wave: Wave | None = None
-    tile: Called | None = None
+    root: Mapping[str, Var]
+    steps: tuple[Step, ...] = ()
+    given: Loops | None = None
+    bound: Mapping[str, str] = field(default_factory=dict)
+    parts: frozenset[str] = frozenset()
+    results_at: str = ""
+    fused: Mapping[str, Fused] = field(default_factory=dict)
+    valid: tuple[Index, ...] = ()
+    gone: frozenset[str] = frozenset()
     counts: Mapping[str, int] = field(default_factory=dict)
-    leaves: dict[str, frozenset[str]] = field(default_factory=dict)
-    fixed: dict[str, Index] = field(default_factory=dict)
-    cut: dict[str, bool] = field(default_factory=dict)
+    row_below: str = ""
 
-    @property
-    def blocks(self) -> list[Call]:
-        """The calls of products with quantised blocks."""
-        return [c for c in self.calls if product_named(c.kernel) is not None]
+    def after(self, step: Step, **changes: object) -> Loops:
+        """The loops with one more step, and what it changes."""
+        made = object.__new__(Loops)
+        old = self.__dict__
+        made.__dict__.update({name: old[name] for name in _FIELDS}, steps=(*self.steps, step), **changes)
+        return made
 
-    @property
+    def then(self, step: Step) -> Loops:
+        """The loops after one more step. Raises PlanError naming the step and what was expected."""
+        for name in step.names:
+            if name not in self.order:
+                raise PlanError(f"[plan] {self.unknown(step, name, self.order)}")
+        return step.apply(self)
+
+    def unknown(self, step: Step, name: str, names: Sequence[str]) -> str:
+        """The message about a name of no loop in a step."""
+        along = {x: own for space in self.spaces for x, own in space.along.items()}
+        where = f", whose sum runs in the loops of {along[name]}'s" if name in along else ""
+        return f"{step}: expected a loop among {' '.join(names)}, got {name}{where}"
+
+    def of(self, kind: type[S]) -> tuple[S, ...]:
+        """The steps of a class."""
+        return tuple([s for s in self.left if isinstance(s, kind)])
+
+    @cached_property
+    def left(self) -> tuple[Step, ...]:
+        """The steps but those splits that are a part of `nest`, as what they make was fused."""
+        return tuple([s for s in self.steps if not isinstance(s, Cut) or s.outer not in self.gone])
+
+    @cached_property
+    def split(self) -> dict[str, Cut]:
+        """By loop, how it was taken apart."""
+        return {s.loop: s for s in self.left if isinstance(s, Cut)}
+
+    @cached_property
+    def made_by(self) -> dict[str, Cut]:
+        """By loop, of what and how it was made."""
+        return {x: s for s in self.split.values() for x in (s.outer, s.inner)}
+
+    @cached_property
+    def space(self) -> dict[str, int]:
+        """By loop, the number of the loop nest that it belongs to, 0 for the domain."""
+        numbers = {v: k for k, space in enumerate(self.spaces) for v in space.own}
+        return {x: numbers.get(v, 0) for x, v in self.root.items()}
+
+    @cached_property
+    def kind(self) -> dict[str, str]:
+        """By loop, how it runs."""
+        return {x: self.bound.get(x, "serial") for x in self.order}
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """The nest's statements in the order in which they run."""
+        return tuple(units(self.nest.body))
+
+    @cached_property
     def first_sum(self) -> int:
         """The place in `order` of the first loop that is not of the domain, nor of work-items; after the last where
         there is none."""
         return next((k for k, x in enumerate(self.order) if self.space[x] and self.kind[x] != "item"), len(self.order))
 
-    @property
+    @cached_property
     def kept(self) -> list[str]:
         """Loops of the domain inside those of a sum that are not unrolled."""
         return [x for x in self.order[self.first_sum:] if not self.space[x] and self.kind[x] not in ("unroll", "call")]
 
-    @property
+    @cached_property
+    def gathered(self) -> frozenset[str]:
+        """The loops of the domain whose results go by way of memory."""
+        inside = self.order[self.order.index(self.results_at) + 1:] if self.results_at else ()
+        return frozenset([x for x in inside if not self.space[x]])
+
+    @cached_property
     def variables(self) -> list[Var]:
         """The variables of the nest that have loops of their own."""
         return list(dict.fromkeys(self.root.values()))
 
-    def beyond(self, s: Split) -> bool:
+    @cached_property
+    def members(self) -> dict[str, Fused]:
+        """By loop, that of which it is a part since it was fused."""
+        return {name: f for f in reversed([*self.fused.values()]) for name in (f.outer, f.inner)}
+
+    @cached_property
+    def _known(self) -> tuple[dict[str, frozenset[str]], dict[str, Index], dict[str, bool]]:
+        """The results of `inside`, `count` and `cut_short` that hold at every place."""
+        return {}, {}, {}
+
+    def bound_to(self, *kinds: str) -> list[str]:
+        """The loops of some kinds, in order."""
+        return [x for x in self.order if self.kind[x] in kinds]
+
+    def sums(self, name: str) -> bool:
+        """True where a loop is a sum's."""
+        return self.spaces[self.space[name]].is_sum
+
+    def beyond(self, s: Cut) -> bool:
         """True where results by way of memory have room for what the last block of a split with the edge guard has too
         much: it is computed, of the last element, and never looked at."""
-        if s.edge != "guard" or self.results is None or self.space[s.loop]:
-            return False
-        return self.inside(s.loop).isdisjoint(self.order[:self.order.index(self.results.at) + 1])
+        return s.edge == "guard" and self.inside(s.loop) <= self.gathered
 
     def inside(self, name: str) -> frozenset[str]:
         """The loops in `order` that a loop was taken apart into, itself if it was not."""
-        found = self.leaves.get(name)
+        found = self._known[0].get(name)
         if found is None:
             s = self.split.get(name)
             found = frozenset((name,)) if s is None else self.inside(s.outer) | self.inside(s.inner)
-            self.leaves[name] = found
+            self._known[0][name] = found
         return found
 
     def count(self, name: str, here: Here) -> Index:
         """Iterations of a loop. What whole blocks of a sum or an inner nest leave is not among them: it is a loop
         after theirs."""
-        found = self.fixed.get(name)
+        found = self._known[1].get(name)
         if found is None:
             found = self._count(name, here)
             hi = 0 if name in self.counts else self.root[name].hi
             if not self.cut_short(name) and (isinstance(hi, int) or variables(hi).isdisjoint(self.root.values())):
-                self.fixed[name] = found
+                self._known[1][name] = found
         return found
 
     def _count(self, name: str, here: Here) -> Index:
@@ -151,11 +278,7 @@ class Loops:
             return s.length
         total = self.count(s.loop, here)
         rest = s.edge == "rest" and self.space[name]
-        return total // s.length if rest else ceil_div(total + self.below(s.loop), s.length)
-
-    def below(self, name: str) -> int:
-        """Rows that copies have below those of a loop."""
-        return int(self.tile is not None and self.tile.biased and self.tile.row == name)
+        return total // s.length if rest else ceil_div(total + int(s.loop == self.row_below), s.length)
 
     def most(self, name: str) -> int:
         """Iterations of a loop at most, where that is known. Raises PlanError elsewhere."""
@@ -176,11 +299,11 @@ class Loops:
             return s.length
         if s is not None and (name == s.outer) != s.into and self.cut_short(s.loop):
             return ceil_div(self.extent(s.loop), s.length)
-        return self.count(name, Here())
+        return self.count(name, NOWHERE)
 
     def cut_short(self, name: str) -> bool:
         """True where the iterations of a loop depend on which block it is in."""
-        found = self.cut.get(name)
+        found = self._known[2].get(name)
         if found is None:
             s = self.made_by.get(name)
             if s is None:
@@ -189,7 +312,7 @@ class Loops:
                 found = not divides(s, self.extent(s.loop)) or self.cut_short(s.loop)
             else:
                 found = (name == s.inner) == s.into and self.cut_short(s.loop)
-            self.cut[name] = found
+            self._known[2][name] = found
         return found
 
     def stride(self, name: str, here: Here) -> Index:
@@ -199,11 +322,11 @@ class Loops:
             return 1
         return self.stride(s.loop, here) * (self.step(s, here) if name == s.outer else 1)
 
-    def step(self, s: Split, here: Here) -> Index:
+    def step(self, s: Cut, here: Here) -> Index:
         """The distance of blocks of a split from each other."""
         return self.count(s.inner, here) if s.into else s.length
 
-    def start(self, s: Split, here: Here) -> Index:
+    def start(self, s: Cut, here: Here) -> Index:
         """The begin of a block of a split, before it reaches back: counted along the loop that is split."""
         return self.place(s.outer, here) * self.step(s, here)
 
@@ -212,7 +335,7 @@ class Loops:
         s = self.made_by.get(name)
         return self.top(s.loop) if s is not None and name == s.inner else name
 
-    def upwards(self, s: Split) -> Iterator[Split]:
+    def upwards(self, s: Cut) -> Iterator[Cut]:
         """A split and those around it that it is a part of the blocks of."""
         yield s
         while (parent := self.made_by.get(s.loop)) is not None:
@@ -220,12 +343,12 @@ class Loops:
                 yield parent
             s = parent
 
-    def base(self, s: Split, here: Here) -> Index:
+    def base(self, s: Cut, here: Here) -> Index:
         """The begin of a block of a split, before it reaches back: counted along the loop on top of it."""
         parent, start = self.made_by.get(s.loop), self.start(s, here)
         return start if parent is None or s.loop != parent.inner else self.begin(parent, here) + start
 
-    def begin(self, s: Split, here: Here) -> Index:
+    def begin(self, s: Cut, here: Here) -> Index:
         """The begin of a block of a split, counted likewise."""
         base = self.base(s, here)
         if s.edge != "back" or divides(s, self.count(s.loop, here)):
@@ -252,91 +375,18 @@ class Loops:
         return start + here.places[name] if last is None else emin(start + here.places[name], last)
 
 
-def divides(s: Split, total: Index) -> bool:
+def divides(s: Cut, total: Index) -> bool:
     """True where the size is known to divide the extent."""
     if isinstance(total, int):
         return isinstance(s.length, int) and total % s.length == 0
     return isinstance(s.length, int) and exact_quotient(total, s.length) is not None
 
 
-def resolve(nest: Nest, plan: Plan) -> Loops:
-    """The loops of a nest under a plan. Raises PlanError naming the step and what was expected."""
-    root: dict[str, Var] = {}
-    space: dict[str, int] = {}
-    along: dict[str, str] = {}
-    fused = fuse(nest, plan)
-    nest = fused.nest
-    nests = spaces(nest)
-    for number, found in enumerate(nests):
-        for v in found.own:
-            root[v.name], space[v.name] = v, number
-        along |= found.along
-    names, made_by, split = list(root), dict[str, Split](), dict[str, Split]()
-    kind, parts, order = dict[str, str](), set[str](), tuple[str, ...]()
-    ahead, stages, calls, results = list[Ahead](), list[Stage](), list[Call](), list[Results]()
-    ordered = False
-    blocks = [s.inner for s in fused.steps if isinstance(s, Split) and s.edge == "short"]
-    for step in fused.steps:
-        for name in step.names:
-            if name not in names and not (isinstance(step, Sizes) and name in blocks):
-                where = f", whose sum runs in the loops of {along[name]}'s" if name in along else ""
-                raise refuse(step, f"a loop among {' '.join(names)}", f"{name}{where}")
-        if isinstance(step, Sizes) and (split or ordered):
-            raise refuse(step, "sizes before all other steps", "them after some")
-        if isinstance(step, Sizes):
-            continue
-        if isinstance(step, Split):
-            if ordered:
-                raise refuse(step, "splits before order, bind and parts", "one after them")
-            check_split(step, {*root, *fused.names})
-            for name in (step.outer, step.inner):
-                root[name], space[name], made_by[name] = root[step.loop], space[step.loop], step
-            split[step.loop] = step
-            at = names.index(step.loop)
-            names[at:at + 1] = [step.outer, step.inner]
-            continue
-        if isinstance(step, Order):
-            if order or len(set(step.loops)) != len(step.loops):
-                raise refuse(step, "each loop once, in one step", "another order" if order else "a loop twice")
-            order = step.loops
-        elif isinstance(step, Bind):
-            if step.kind not in KINDS:
-                raise refuse(step, f"a kind among {', '.join(KINDS)}", step.kind)
-            for name in step.loops:
-                if name in kind:
-                    raise refuse(step, "one kind for each loop", f"{name}, which is bound {kind[name]}")
-            kind |= dict.fromkeys(step.loops, step.kind)
-        elif isinstance(step, Parts):
-            parts |= set(step.loops)
-        elif isinstance(step, Ahead):
-            ahead.append(step)
-        elif isinstance(step, Call):
-            calls.append(step)
-        elif isinstance(step, Results):
-            if results:
-                raise refuse(step, "results by way of one memory", "another one")
-            unknown = [x for x in step.layout if x not in root and not fused.member(x)]
-            if unknown or step.transposed and step.transposed not in step.layout:
-                raise refuse(step, f"coordinates among {' '.join(root)}", unknown[0] if unknown else step.transposed)
-            results.append(step)
-        elif isinstance(step, Stage):
-            parts_of = [loop_of(x) for c in step.layout for _, x in terms_of(c)]
-            unknown = [x for x in (*parts_of, *([step.transposed] if step.transposed else []))
-                       if x not in root and not fused.member(x)]
-            if unknown or step.transposed and step.transposed not in step.layout:
-                raise refuse(step, f"coordinates among {' '.join(root)}", unknown[0] if unknown else step.transposed)
-            stages.append(step)
-        ordered = True
-    order = (*order, *[name for name in names if name not in order])
-    around, sums = [found.around for found in nests], [found.is_sum for found in nests]
-    kinds = {name: kind.get(name, "serial") for name in order}
-    return Loops(nest, order, root, space, around, sums, made_by, split, kinds, frozenset(parts), tuple(ahead),
-                 tuple(stages), tuple(calls), fused, tuple(units(nest.body)), next(iter(results), None))
+def loops_of(nest: Nest) -> Loops:
+    """The loops of a nest before any step."""
+    found = tuple(spaces(nest))
+    root = {v.name: v for space in found for v in space.own}
+    return Loops(nest, found, tuple(root), root)
 
 
-def adds_in_order(nest: Nest, plan: Plan) -> bool:
-    """True where each sum of a nest runs from its first term to its last in one accumulator, lanes along the domain."""
-    loops = resolve(nest, plan)
-    lanes = [x for x in loops.order if loops.kind[x] == "vector"]
-    return not loops.parts and bool(lanes) and not any(loops.space[x] for x in lanes) and len(set(
-        loops.space.values())) <= 2
+_FIELDS = tuple([f.name for f in fields(Loops)])

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Call as IRCall
 from minigrad.codegen.microkernels.matrix import WAVE, MatrixUnit, matrix_microkernel, unit_named
-from minigrad.codegen.plan.loops import Here, Loops, refuse
-from minigrad.codegen.plan.steps import Call
+from minigrad.codegen.plan.here import Here
+from minigrad.codegen.plan.loops import Loops, refuse
+from minigrad.codegen.plan.steps.call import Call
 from minigrad.dtype import DType, bfloat16, float16, float32, uint16
 from minigrad.errors import quantity
 from minigrad.expr import Index, Var
@@ -44,11 +45,11 @@ class Wave:
         return {self.row: row, self.column: column}
 
 
-def with_wave(loops: Loops) -> Loops:
-    """The loops with those of a wave. Raises PlanError where the ones inside a call are not a unit's."""
-    step = next((s for s in loops.calls if matrix_microkernel(s.kernel) is not None), None)
+def with_wave(loops: Loops) -> tuple[Loops, Wave | None]:
+    """The loops with those of a wave, and these. Raises PlanError where the ones inside a call are not a unit's."""
+    step = next((s for s in loops.of(Call) if matrix_microkernel(s.kernel) is not None), None)
     if step is None:
-        return loops
+        return loops, None
     unit, order = unit_named(step.kernel), loops.order
     inside = order[order.index(step.at) + 1:]
     shape = (unit.rows, unit.columns, unit.depth)
@@ -62,9 +63,9 @@ def with_wave(loops: Loops) -> Loops:
     row, column, depth = inside
     wave = Wave(step, unit, row, column, depth, lane, each)
     made = {lane: Var(lane, 0, WAVE - 1), each: loops.root[wave.row]}
-    return replace(loops, order=(*order[:items], lane, *order[items:-3], each, *inside), wave=wave,
-                   root={**loops.root, **made}, space={**loops.space, lane: 0, each: 0}, counts={each: unit.each},
-                   kind={**loops.kind, lane: "item", each: "unroll", **dict.fromkeys(inside, "call")})
+    return replace(loops, order=(*order[:items], lane, *order[items:-3], each, *inside),
+                   root={**loops.root, **made}, counts={each: unit.each},
+                   bound={**loops.bound, lane: "item", each: "unroll", **dict.fromkeys(inside, "call")}), wave
 
 
 def call_unit(s: Sum, wave: Wave, here: Here) -> IRCall:

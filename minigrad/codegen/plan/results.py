@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from minigrad.codegen.ir.nodes import Alloc, Stmt
 from minigrad.codegen.kernel.nodes import Define, Nest, Store
 from minigrad.codegen.plan.box import box
-from minigrad.codegen.plan.loops import Here
-from minigrad.codegen.plan.steps import Results
+from minigrad.codegen.plan.here import Here
+from minigrad.codegen.plan.steps.results import Results
 from minigrad.codegen.plan.sweep import Make, sweep
 from minigrad.codegen.plan.unscale import unscaled
 from minigrad.codegen.plan.words import PAIRS
@@ -34,7 +34,7 @@ class Gathered:
         self.b, self.step, self.sums = b, step, sums
         self.box = box(b.loops, step, max(s.value.dtype.itemsize for s in sums))
         self.memory = {s.name: b.name(f"{s.name}_kept") for s in sums}
-        self.dtypes = {s.name: s.value.dtype if b.loops.tile is None else b.loops.tile.tile.sum for s in sums}
+        self.dtypes = {s.name: s.value.dtype if b.called is None else b.called.tile.sum for s in sums}
 
     def allocs(self) -> list[Alloc]:
         return [Alloc(self.memory[s.name], self.dtypes[s.name], self.box.size, "scratch") for s in self.sums]
@@ -51,7 +51,7 @@ class Gathered:
 
     def leave(self, here: Here) -> list[Stmt]:
         """The statements after the sums, over all of their memory."""
-        rest, values, tile = self.rest, self.values(), self.b.loops.tile
+        rest, values, tile = self.rest, self.values(), self.b.called
         written = {s.param for s in rest if isinstance(s, Store)}
         again = any(v.op == "load" and v.buffer in written for v in walk(*values))
 
@@ -69,7 +69,7 @@ class Gathered:
 
     def sum(self, name: str, here: Here) -> Value:
         """The part of a sum that there is at a place, without what a bias added to it."""
-        tile = self.b.loops.tile
+        tile = self.b.called
         total = load(self.memory[name], (self.box.at(here),), self.dtypes[name])
         if tile is None or not tile.biased:
             return total

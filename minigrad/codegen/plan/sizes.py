@@ -21,11 +21,10 @@ from minigrad.codegen.lowering.arguments import (
     variables_of,
     with_arguments,
 )
-from minigrad.codegen.plan.box import length
-from minigrad.codegen.plan.loops import resolve
+from minigrad.codegen.plan.coordinates import length, loop_of, terms_of
+from minigrad.codegen.plan.loops import Step, refuse
 from minigrad.codegen.plan.spaces import spaces
-from minigrad.codegen.plan.steps import Fuse, Plan, Sizes, Split, Stage, Step
-from minigrad.codegen.plan.text import loop_of, refuse, terms_of
+from minigrad.codegen.plan.steps import Fuse, Plan, Sizes, Split, Stage, resolve
 from minigrad.expr import Expr, Var, bounds, exact_quotient, product
 from minigrad.target import Target
 

@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Alloc, If, Stmt, Store
 from minigrad.codegen.kernel.value_walk import Rewriter, loaded, replace_values
-from minigrad.codegen.plan.box import Box, box, depends_on_sums, leaves
+from minigrad.codegen.plan.box import Box, box, depends_on_sums
 from minigrad.codegen.plan.call import Called, row_below
-from minigrad.codegen.plan.loops import Here, Loops, divides
+from minigrad.codegen.plan.coordinates import leaves
+from minigrad.codegen.plan.here import Here
+from minigrad.codegen.plan.loops import Loops, divides, refuse
 from minigrad.codegen.plan.matrix_units import for_unit
 from minigrad.codegen.plan.spaces import along
-from minigrad.codegen.plan.steps import Stage
+from minigrad.codegen.plan.steps.stage import Stage
 from minigrad.codegen.plan.sweep import sweep
-from minigrad.codegen.plan.text import refuse
 from minigrad.codegen.plan.words import narrowed, word_of
 from minigrad.dtype import DType
 from minigrad.expr import Index
@@ -105,7 +106,7 @@ def staged(b: Builder, step: Stage) -> Staged:
             raise refuse(step, f"coordinates whose blocks {blocks}", s.loop)
     memory = b.name(f"{step.operand}_staged")
     if step.items:
-        factor = factor if loops.wave is None else for_unit(factor, loops.wave)
+        factor = factor if b.wave is None else for_unit(factor, b.wave)
         return Staged(step, part, factor, memory, box(loops, step, factor.dtype.itemsize), step.at, ())
     last = first
     for k in range(first + 1, len(order) if loops.kind.get(step.layout[-1]) == "vector" else 0):
@@ -114,7 +115,7 @@ def staged(b: Builder, step: Stage) -> Staged:
         if order[k] in inside and not loops.space[order[k]]:
             last = k
     between = tuple([x for x in order[first + 1:last + 1] if x not in inside])
-    called = loops.tile if loops.tile is not None and step.layout[-1] == loops.tile.word else None
+    called = b.called if b.called is not None and step.layout[-1] == b.called.word else None
     if called is None:
         return Staged(step, part, factor, memory, box(loops, step, factor.dtype.itemsize), order[last], between)
     narrow = narrowed(factor)

@@ -21,11 +21,11 @@ from minigrad.codegen.kernel.value_walk import Rewriter, loaded, replace_values
 from minigrad.codegen.plan.ahead import operands_ahead
 from minigrad.codegen.plan.box import refuse_gaps
 from minigrad.codegen.plan.group_reduction import joined
+from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.kept import Kept, Level, runs
-from minigrad.codegen.plan.loops import Here, divides
+from minigrad.codegen.plan.loops import Cut, divides
 from minigrad.codegen.plan.matrix_units import call_unit
 from minigrad.codegen.plan.spaces import along
-from minigrad.codegen.plan.steps import Split
 from minigrad.errors import present
 from minigrad.expr import Index, Var, emin
 from minigrad.value import Value, across, free_variables, guard, load, local, substitute
@@ -260,7 +260,7 @@ class Sum:
     def step(self, here: Here, whole: bool) -> list[Stmt]:
         """The statements by which one step of a sum adds to the accumulators of all copies that are not open; `whole`:
         to the totals."""
-        wave = self.b.loops.wave
+        wave = self.b.wave
         if wave is not None:
             copies = [x for x in here.copies if x != wave.each]
             return self.b.copied(copies, here, lambda at: [call_unit(self, wave, at)])
@@ -340,7 +340,7 @@ class Sum:
             out += self.left_by_vectors(split)
         return out
 
-    def left_by_vectors(self, split: Split) -> list[Stmt]:
+    def left_by_vectors(self, split: Cut) -> list[Stmt]:
         """The last terms, one by one."""
         b, here = self.b, self.here
         length, parts = b.loops.count(split.loop, here), b.loops.inside(split.loop)

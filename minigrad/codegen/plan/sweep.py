@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Loop, Stmt
 from minigrad.codegen.ir.walk import map_all
-from minigrad.codegen.plan.box import Box, base_of, place, room, taken
-from minigrad.codegen.plan.loops import Here, Loops
-from minigrad.codegen.plan.text import loop_of
+from minigrad.codegen.plan.box import Box
+from minigrad.codegen.plan.coordinates import base_of, loop_of, place, room, taken
+from minigrad.codegen.plan.here import Here
+from minigrad.codegen.plan.loops import Loops
 from minigrad.expr import Index, Var, bounds, coefficient, emin, subs
 from minigrad.value import Value, expressions, substitute
 
@@ -67,8 +68,8 @@ def _loops(b: Builder, runs: list[Run], here: Here, places: dict[str, Index], ma
     if not runs:  # all loops are open
         return make(b.located(replace(here, places=places, copies=())), (), ())
     along = transposed[0]
-    while along in b.loops.fused.loops and not any(r.has(along) for r in runs):
-        along = b.loops.fused.loops[along][0].inner
+    while along in b.loops.fused and not any(r.has(along) for r in runs):
+        along = b.loops.fused[along].inner
     lanes, written = runs[-1], next((r for r in runs[:-1] if r.has(along)), None)
     if written is not None and outwards:
         lanes, written = written, lanes
@@ -154,14 +155,14 @@ def _steps(e: Index, outer: Var, inner: Var, count: Index) -> bool:
 
 def _parts(b: Builder, name: str, values: Sequence[Value]) -> list[str]:
     """The loop, or those that were fused into it where it does not step evenly through what is read or stored."""
-    fused = b.loops.fused.loops.get(name)
+    fused = b.loops.fused.get(name)
     if fused is None:
         return [name]
     v = b.loops.root.get(name)
-    if v is not None and fused[0].pitch in (0, fused[2]) and all(
+    if v is not None and fused.row == fused.most and all(
             coefficient(e, v) is not None for x in values for e in expressions(x)):
         return [name]
-    return [p for x in (fused[0].outer, fused[0].inner) for p in _parts(b, x, values)]
+    return [p for x in (fused.outer, fused.inner) for p in _parts(b, x, values)]
 
 
 def _taps(loops: Loops, name: str, here: Here, fixed: Mapping[str, int]) -> Index:

@@ -16,7 +16,7 @@ from minigrad.codegen.ir.launch import ceil_div
 from minigrad.codegen.ir.nodes import Alloc, If, Let, Loop, Stmt, Store
 from minigrad.codegen.kernel.monoid import MONOIDS, accumulate
 from minigrad.codegen.kernel.nodes import Define
-from minigrad.codegen.plan.loops import Here
+from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.words import SCALE
 from minigrad.dtype import float32, int32
 from minigrad.errors import present
@@ -35,7 +35,7 @@ def unscaled(b: Builder, g: Gathered, here: Here) -> list[Stmt]:
     """The sums in memory as those of the operands themselves."""
     sum_, = g.sums
     memory, seen, odd, total = g.memory[sum_.name], b.name("seen"), b.name("odd"), b.name("total")
-    columns = present(b.loops.tile, "[plan] expected a tile of words").tile.columns
+    columns = present(b.called, "[plan] expected a tile of words").tile.columns
     lanes = min(16, columns & -columns)
     lane = Var(b.name("l"), 0, lanes - 1)
     some = ValueIndex(load(seen, (0,), int32), 0, 1) - 1

@@ -18,9 +18,8 @@ from minigrad.codegen.kernel.access import accesses, reductions
 from minigrad.codegen.kernel.nodes import Define, Nest, Store
 from minigrad.codegen.machines.machine import machine
 from minigrad.codegen.microkernels.sub_group import sub_group_name, sub_group_width
-from minigrad.codegen.plan.fuse import fuse
 from minigrad.codegen.plan.spaces import spaces
-from minigrad.codegen.plan.steps import Bind, Call, Fuse, Order, Plan, Split, Step
+from minigrad.codegen.plan.steps import Bind, Call, Fuse, Order, Plan, Split, Step, resolve
 from minigrad.codegen.policy.lanes import domain_order
 from minigrad.codegen.policy.packed import size
 from minigrad.expr import Var, coefficient
@@ -78,7 +77,7 @@ def steps_of(nest: Nest, domain: tuple[Var, ...], rows: int, items: int, width: 
         outer, mine = ["g"], ["u"]
     for space in spaces(nest)[1:]:
         as_one(space.own, fuses)
-    nest = fuse(nest, Plan("", tuple(fuses))).nest  # sums of one length may share loops now
+    nest = resolve(nest, Plan("", tuple(fuses))).nest  # sums of one length may share loops now
     for space in spaces(nest)[1:]:
         x = space.own[0].name
         splits.append(Split(x, f"{x}c", f"{x}t", items, "guard"))

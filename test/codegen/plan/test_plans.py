@@ -16,8 +16,7 @@ from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.kernel.text import parse_kernel, print_kernel
 from minigrad.codegen.plan.build import build
-from minigrad.codegen.plan.loops import resolve
-from minigrad.codegen.plan.steps import Fuse, Plan, Split
+from minigrad.codegen.plan.steps import Fuse, Plan, Split, resolve
 from minigrad.codegen.plan.text import parse_plan
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.errors import PlanError

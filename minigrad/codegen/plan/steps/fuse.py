@@ -1,4 +1,4 @@
-"""Loops that run as one: `fuse y x -> c by 30`, as another form of the nest.
+"""`fuse y x -> c by 30`: loops that run as one, as another form of the nest.
 
     for i1<28, i2<28:                             for yb<4, c<208:
       t0 = sum(r0<8: p0[784*r0+28*i1+i2])   ->      t0 = sum(r0<8: p0[784*r0+28*(7*yb+c//30)+c%30])
@@ -10,81 +10,72 @@ loops share the new ones, too.
 """
 from __future__ import annotations
 
-from collections.abc import Container
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from minigrad.codegen.kernel.nodes import Nest
 from minigrad.codegen.lowering.rename import map_nest
-from minigrad.codegen.plan.spaces import spaces
-from minigrad.codegen.plan.steps import EDGES, Fuse, Plan, Sizes, Split, Step
-from minigrad.codegen.plan.text import refuse
+from minigrad.codegen.plan.loops import NAME, Faults, Fused, Loops, Match, Step, loops_of, refuse
+from minigrad.codegen.plan.steps.split import Split
 from minigrad.expr import Index, Var, bounds, emin, subs, variables
 from minigrad.value import map_indices
 
 
-@dataclass(slots=True)
-class Fused:
-    """A nest in its new form, and the steps that are left.
+@dataclass(frozen=True, slots=True)
+class Fuse(Step):
+    """`fuse y x -> c by 30`: two loops become one, c = 30*y + x; of a row of 30, what is beyond x is computed perhaps,
+    and never stored. Without `by` there is nothing between. A part of a split may be fused. Halide, TVM: fuse.
 
-    loops: by name of what was fused, its step and the extents of the two loops that it was, where they are known
-    valid: conditions (>= 0) under which an element is one of the nest's own, where a row is longer than its loop or a
-        block reaches back
-    names: of all loops that there were
+        for y in 0..7:                       for c in 0..7*30:
+          for x in 0..28:          ->          ...                                at y = c // 30, x = c % 30
+            ...
     """
 
-    nest: Nest
-    steps: tuple[Step, ...]
-    loops: dict[str, tuple[Fuse, int, int]] = field(default_factory=dict)
-    valid: tuple[Index, ...] = ()
-    names: frozenset[str] = frozenset()
-    parts: dict[str, tuple[Fuse, int, int]] = field(init=False)
+    outer: str
+    inner: str
+    loop: str
+    pitch: int = 0
+    usage = "fuse OUTER INNER -> LOOP by ROW"
+    pattern = rf"fuse ({NAME}) ({NAME}) -> ({NAME})(?: by (\d+))?"
+    shapes = True
 
-    def __post_init__(self) -> None:
-        self.parts = {name: f for f in reversed(self.loops.values()) for name in (f[0].outer, f[0].inner)}
+    @classmethod
+    def parsed(cls, found: Match) -> Fuse:
+        return cls(found[1], found[2], found[3], int(found[4] or 0))
 
-    def member(self, name: str) -> tuple[Fuse, int, int] | None:
-        """The step that fused a loop with others, and its place among them; None if none did."""
-        return self.parts.get(name)
+    def __str__(self) -> str:
+        return f"fuse {self.outer} {self.inner} -> {self.loop}" + (f" by {self.pitch}" if self.pitch else "")
 
+    def apply(self, loops: Loops) -> Loops:
+        return _Fusing(loops.given or loops, (*loops.steps, self)).fused()
 
-def fuse(nest: Nest, plan: Plan) -> Fused:
-    """The nest with fused loops as variables. Raises PlanError naming the step and what was expected."""
-    if not any([isinstance(s, Fuse) for s in plan.steps]):
-        return Fused(nest, plan.steps)
-    return _Fusing(nest, plan).fused()
-
-
-def check_split(step: Split, names: Container[str]) -> None:
-    """Raises PlanError for a split that is none of any loop; `names`: those that loops have or had."""
-    if step.size < 1:
-        raise refuse(step, "a size from 1 on", str(step.size))
-    if step.edge not in EDGES:
-        raise refuse(step, f"an edge among {', '.join(EDGES)}", step.edge)
-    for name in (step.outer, step.inner):
-        if name in names or step.outer == step.inner:
-            raise refuse(step, "names that no loop has or had", name)
+    def faults(self, loops: Loops) -> Faults:
+        fused = loops.fused.get(self.loop)
+        if fused is not None and fused.row > fused.most and self.loop in loops.root and \
+                not loops.inside(self.loop) <= loops.gathered:
+            yield f"{self}: expected `results` at a loop around it, as rows are longer than {self.inner}"
 
 
 class _Fusing:
     """`known`: what the variables of the nest are. `scopes`: by those of the domain, of a sum or of an inner nest, the
     ones that they are now; `spaces`: the same, those together that share loops, the domain first."""
 
-    def __init__(self, nest: Nest, plan: Plan):
-        self.nest, self.plan = nest, plan
-        found = [(space.own, *space.others) for space in spaces(nest)]
+    def __init__(self, given: Loops, steps: tuple[Step, ...]):
+        self.given, self.steps = given, steps
+        found = [(space.own, *space.others) for space in given.spaces]
         self.scopes = {over: list(over) for overs in found for over in overs}
         self.spaces = [[self.scopes[over] for over in dict.fromkeys(overs)] for overs in found]
         self.known: dict[Var, Index] = {v: v for over in self.scopes for v in over}
         self.names = {v.name for v in self.known}
         self.extents = {x.name for v in self.known if not isinstance(v.hi, int) for x in variables(v.hi)}
-        self.loops: dict[str, tuple[Fuse, int, int]] = {}
+        self.made: dict[str, Fused] = {}
         self.valid: list[Index] = []
         self.taken: list[Step] = []
 
-    def fused(self) -> Fused:
-        for k, step in enumerate(self.plan.steps):
+    def fused(self) -> Loops:
+        """The loops of the nest in its new form, with the steps that are left."""
+        for k, step in enumerate(self.steps):
             if isinstance(step, Fuse):
-                if not all([isinstance(s, Sizes | Split | Fuse) for s in self.plan.steps[:k]]):
+                if not all([s.shapes for s in self.steps[:k]]):
                     raise refuse(step, "it before all steps but sizes and splits", "one after them")
                 self.together(step)
 
@@ -97,10 +88,13 @@ class _Fusing:
         def over(nest: Nest) -> Nest:
             return Nest(scope(nest.domain), tuple([over(s) if isinstance(s, Nest) else s for s in nest.body]))
 
-        nest = over(map_nest(self.nest, lambda v: map_indices(v, change, scope),
+        nest = over(map_nest(self.given.nest, lambda v: map_indices(v, change, scope),
                              lambda _, indices: tuple([change(e) for e in indices])))
-        return Fused(nest, tuple([s for s in self.plan.steps if s not in self.taken]), self.loops,
-                     tuple([e for e in self.valid if bounds(e)[0] < 0]), frozenset(self.names))
+        loops = replace(loops_of(nest), given=self.given, fused=self.made, gone=frozenset(self.names),
+                        valid=tuple([e for e in self.valid if bounds(e)[0] < 0]))
+        for s in self.steps:
+            loops = loops.then(s) if isinstance(s, Split) and s not in self.taken else loops.after(s)
+        return loops
 
     def together(self, step: Fuse) -> None:
         """Two variables become one."""
@@ -111,12 +105,11 @@ class _Fusing:
         if inner not in space[0] or outer == inner:
             raise refuse(step, "two loops of the domain, of one sum or of one inner nest",
                          f"{step.outer} and {step.inner}")
-        self.taken.append(step)
         self.names.add(step.loop)
         rows, most, gaps = outer.hi + 1, inner.hi + 1, space is self.spaces[0]
         pitch = step.pitch or most
         if isinstance(rows, int) and isinstance(most, int):
-            self.loops[step.loop] = step, rows, most
+            self.made[step.loop] = Fused(step, step.loop, step.outer, step.inner, step.pitch, rows, most)
             if pitch < most or pitch > most and not gaps:  # type: ignore[operator]
                 raise refuse(step, f"by {most}{' at least' if gaps else ''}, the extent of {step.inner}", str(pitch))
         elif step.pitch:
@@ -135,7 +128,7 @@ class _Fusing:
             raise refuse(step, "loops on which no extent depends", name)
         if name in own:
             return own[name]
-        before = self.plan.steps[:self.plan.steps.index(step)]
+        before = self.steps[:self.steps.index(step)]
         split = next((s for s in before if isinstance(s, Split) and name in (s.outer, s.inner)), None)
         if split is None or split in self.taken:
             raise refuse(step, f"a loop among {' '.join(own)}", name)
@@ -144,7 +137,6 @@ class _Fusing:
 
     def apart(self, split: Split, step: Fuse) -> None:
         """One variable becomes two."""
-        check_split(split, self.names)
         self.taken.append(split)
         whole = self.variable(split.loop, step)
         if not isinstance(whole.hi, int):

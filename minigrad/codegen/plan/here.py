@@ -1,0 +1,30 @@
+"""The place in the loops of a nest where statements are made."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from minigrad.expr import Index, Var
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """The place where statements are emitted.
+
+    places: what each open loop is; at: what each variable of the nest is whose loops are all open
+    gone: loops that are left out, as what a block that is not whole leaves runs in a loop of its own
+    whole: splits whose present block is known to be whole, or to be what is left
+    copies: loops of the domain that sums have accumulators for, not open yet
+    masked: stores need the conditions of blocks that reach back
+    """
+
+    places: Mapping[str, Index] = field(default_factory=dict)
+    at: Mapping[Var, Index] = field(default_factory=dict)
+    gone: frozenset[str] = frozenset()
+    whole: frozenset[str] = frozenset()
+    copies: tuple[str, ...] = ()
+    masked: bool = False
+
+
+NOWHERE = Here()
+"""Outside all loops."""

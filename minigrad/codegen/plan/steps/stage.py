@@ -1,0 +1,90 @@
+"""`stage p1 at j as [kk][v][l]`: copies of operands."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minigrad.codegen.plan.coordinates import COORDINATES, TRANSPOSED, Laid, leaves, terms_of
+from minigrad.codegen.plan.loops import NAME, Faults, Loops, Match, divides
+
+
+@dataclass(frozen=True, slots=True)
+class Stage(Laid):
+    """`stage p1 at j as [kk][v][l]`: in each iteration of j, what the sum reads of p1 is copied to memory of the
+    worker's own, laid out as [kk][v][l], loops inside j: contiguous along the last. Loops between that the copy does
+    not depend on read it again. `transposed kk by 4`: it is read along kk, in square blocks that are transposed in
+    registers. A coordinate may be a sum, `[c][y+ky][x+kx]`, where the operand depends on the sum alone: each element is
+    copied once, borders are looked at in the copy only, and y and x may be fused into rows of that length.
+    Halide: compute_at and store_in; TVM: cache_read.
+
+    `by items`: all work-items of a group copy it, to memory that they share, in turns: one element after another along
+    the last loop of the layout, or along kk where it is `transposed kk`. `double`: through registers, so that the block
+    for the next iteration of j is on its way while this one is used. `room`, which is no part of the text: elements of
+    the memory, where extents are arguments.
+
+        for j ...:                            for j ...:
+          for k ...: ... p1 ...        ->       p1_staged[...] = p1[...];  barrier
+                                                for k ...: ... p1_staged ...;  barrier
+    """
+
+    operand: str
+    at: str
+    layout: tuple[str, ...]
+    transposed: str = ""
+    transposed_by: int = 1
+    items: bool = False
+    double: bool = False
+    room: int = 0
+    usage = "stage BUFFER at LOOP as [LOOP+LOOP]..., transposed LOOP by NUMBER, by items, double"
+    pattern = rf"stage ({NAME}) at ({NAME}) as {COORDINATES}{TRANSPOSED}(?:(, ?by items)(, ?double)?)?"
+
+    @classmethod
+    def parsed(cls, found: Match) -> Stage:
+        return cls(found[1], found[2], tuple(found[3][1:-1].split("][")), found[4] or "", int(found[5] or 1),
+                   bool(found[6]), bool(found[7]))
+
+    def __str__(self) -> str:
+        options = (", by items" if self.items else "") + (", double" if self.double else "")
+        return f"stage {self.operand} at {self.at} as {self.laid_out}{options}"
+
+    def apply(self, loops: Loops) -> Loops:
+        self.refuse_unknown(loops)
+        return loops.after(self)
+
+    def faults(self, loops: Loops) -> Faults:
+        """A copy is of one sum, over loops inside the one that it is made in, of which no rest is left."""
+        first = loops.order.index(self.at)
+        if loops.bound_to("group", "item"):
+            yield from self._faults_of_groups(loops)
+        if len(loops.spaces) != 2 or not loops.spaces[1].is_sum:
+            yield f"{self}: expected a kernel whose sums share their loops, and that has no others"
+        if loops.kind[self.at] not in ("serial", "parallel"):
+            yield f"{self}: expected a serial or parallel loop, got {self.at}, which is bound {loops.kind[self.at]}"
+        for x in loops.order[:first]:
+            if loops.kind[x] == "vector":
+                yield f"{self}: expected a loop outside lanes, got {self.at} inside {x}"
+        for x in dict.fromkeys(x for c in self.layout for x in leaves(loops, c)):
+            if loops.kind[x] == "vector" and loops.space[x]:
+                yield f"{self}: expected no lanes of a sum among the coordinates, got {x}"
+            if loops.order.index(x) <= first and not (self.items and loops.kind[x] == "item"):
+                yield f"{self}: expected coordinates inside {self.at}, got {x}"
+        for k, c in enumerate(self.layout):
+            later = {x for d in self.layout[k + 1:] for x in leaves(loops, d)}
+            short = [x for _, x in terms_of(c) if x in loops.root and x not in loops.members and loops.cut_short(x)]
+            for p in [p for x in short for p in loops.upwards(loops.made_by[x])]:
+                if later & loops.inside(p.outer):
+                    yield f"{self}: expected {c} after {p.outer}, on whose block its extent depends"
+        for s in loops.split.values():
+            parts = [loops.inside(s.outer), loops.inside(s.inner)]
+            if s.edge == "rest" and not divides(s, loops.extent(s.loop)) and any(
+                    leaves(loops, c) <= part for c in (self.at, *self.layout) for part in parts):
+                yield f"{self}: expected loops without a rest, got some of `{s}`"
+        yield from self.coordinate_faults(loops)
+
+    def _faults_of_groups(self, loops: Loops) -> Faults:
+        if not self.items:
+            yield f"{self}: expected by items, as a copy of each work-item's own has no room"
+        if loops.kind[self.at] != "serial":
+            yield f"{self}: expected a serial loop, got {self.at}, which is bound {loops.kind[self.at]}"
+        for c in self.layout:
+            if loops.cut_short(c) or not isinstance(loops.extent(c), int):
+                yield f"{self}: expected coordinates of known lengths, the same in every block, got {c}"
