@@ -11,7 +11,7 @@ from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.steps.ahead import Ahead, places_after
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var, coefficient, subs, variables
-from minigrad.value import Value, walk
+from minigrad.value import Value, free_variables, value_atoms, walk
 
 if TYPE_CHECKING:
     from minigrad.codegen.plan.build import Builder
@@ -24,9 +24,15 @@ def operands_ahead(b: Builder, bodies: Sequence[Value], name: str, here: Here) -
         if a.at == name and (a.of or any(b.loops.kind.get(x) == "vector" for x in here.places)):
             loads = [(v.indices[0], v.dtype) for v in walk(*bodies)
                      if v.op == "load" and v.buffer == a.operand]
-            moved = [x for x in loads if not a.of or b.loops.root[a.of] in variables(x[0])]
+            moved = [x for x in loads if not a.of or moves(x[0], b.loops.root[a.of])]
             out += _prefetches(b, a, moved, here, out)
     return out
+
+
+def moves(e: Index, v: Var) -> bool:
+    """True where a place moves with a variable, and what it reads itself does not: that would be read for the prefetch,
+    and beyond the last iteration lies outside its buffer."""
+    return v in variables(e) and not any([v in free_variables(a.value) for a in value_atoms(e)])
 
 
 def outputs_ahead(b: Builder, name: str, here: Here) -> list[Stmt]:
@@ -35,7 +41,7 @@ def outputs_ahead(b: Builder, name: str, here: Here) -> list[Stmt]:
     for a in b.ahead:
         if a.at == name and not b.loops.space[name]:
             inside = tuple([x for x in b.loops.order if x not in here.places and not b.loops.space[x]])
-            places = [(at, b.dtypes[a.operand]) for at in places_after(b.nest, a.operand)]
+            places = [(at, b.dtypes[a.operand]) for at in places_after(b.nest, a.operand) if not value_atoms(at)]
             out += _prefetches(b, a, places, replace(here, copies=inside), out)
     return out
 

@@ -22,6 +22,7 @@ from minigrad.codegen.kernel.nodes import Nest
 from minigrad.codegen.machines.caches import LINE, PAGE
 from minigrad.codegen.machines.caches import fits as stays
 from minigrad.codegen.machines.machine import machine
+from minigrad.codegen.plan.ahead import moves
 from minigrad.codegen.plan.general import Choice, general_plan
 from minigrad.codegen.plan.steps import Ahead, Plan
 from minigrad.codegen.policy.lanes import best_lane, domain_order, parallel_prefix, widths
@@ -141,7 +142,7 @@ def next_tiles(reduced: list[Reduced], rows: Var, blocks: dict[str, int], lane: 
                ) -> tuple[Ahead, ...]:
     """Prefetches of the next tile's rows, once per line, of what moves with rows and with the lanes."""
     names = [v.buffer for r in reduced for v in walk(r.body)
-             if v.op == "load" and {rows, r.over[-1]} <= set(variables(v.indices[0]))]
+             if v.op == "load" and moves(v.indices[0], rows) and r.over[-1] in variables(v.indices[0])]
     tile = f"{rows.name}b" if blocks.get(rows.name, 1) > 1 else rows.name
     step = f"{lane.name}k" if line > 1 else f"{lane.name}b"
     return tuple([Ahead(name, step, 1, tile) for name in dict.fromkeys(names)])

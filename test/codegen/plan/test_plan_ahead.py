@@ -17,6 +17,7 @@ from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.kernel.text import parse_kernel
 from minigrad.codegen.machines.caches import LINE
+from minigrad.codegen.passes import stages_of
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.steps import Ahead
 from minigrad.codegen.plan.text import parse_plan
@@ -179,3 +180,19 @@ def test_the_next_rows_of_a_come_in_runs(a: Callable[[], Tensor], b: int, step: 
     runs = [coefficient(s.offset, loop.var) for loop in statements(function) if isinstance(loop, Loop)
             for s in loop.body if isinstance(s, Prefetch) and s.buffer != "o0"]
     assert runs == ([step] if step else [])
+
+
+GATHERED = """kernel k(out o0: f32[32, 7], p0: bf16[32, {n}], p1: i32[32], p2: bf16[71, {m}])
+  for i0<32, i1<7:
+    t0 = sum(r0<{n}: f32(p0[i0, r0]) * f32(p2[{{min(max(i64(p1[i0]), 0:i64), 70:i64) in 0..70}}, i1+r0]))
+    o0[i0, i1] = t0
+"""
+
+
+@pytest.mark.parametrize("n", [62, 200, 1000])
+@pytest.mark.parametrize("target", ["avx2", "half", "amx", "pocl"])
+def test_no_index_is_read_ahead(target: str, n: int) -> None:
+    """The last iteration would read it beyond the end of its buffer, which the checks of accesses find."""
+    kernel = parse_kernel(GATHERED.format(n=n, m=n + 6))
+    stage, = stages_of(kernel, TARGETS[target]).stages
+    assert {s.buffer for s in statements(stage.function) if isinstance(s, Prefetch)} == {"p0"}
