@@ -197,21 +197,22 @@ def is_scope(node: ast.stmt) -> bool:
     return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
 
 
-def graph_of_modules() -> dict[str, set[str]]:
-    """Whom each module imports, inside functions too, except under TYPE_CHECKING."""
+def graph_of_modules(types: str = "-") -> dict[str, set[str]]:
+    """Whom each module imports, inside functions too; under TYPE_CHECKING, too, where its name begins with `types`."""
     paths = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
              for path in (ROOT / "minigrad").rglob("*.py")}
     graph = {}
     for module, path in paths.items():
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-        graph[module] = {target for target in modules_of(ast.parse(path.read_text()), package, set(paths))} - {module}
+        found = modules_of(ast.parse(path.read_text()), package, set(paths), module.startswith(types))
+        graph[module] = found - {module}
     return graph
 
 
-def modules_of(tree: ast.AST, package: str, modules: set[str]) -> set[str]:
+def modules_of(tree: ast.AST, package: str, modules: set[str], types: bool = False) -> set[str]:
     """Those of `modules` that a text imports: `from package import name` imports package.name, if it is one."""
     found = set()
-    for _, target, name in named_imports(tree, package):
+    for _, target, name in named_imports(tree, package, types):
         found.add(f"{target}.{name}" if f"{target}.{name}" in modules else target)
     return found & modules
 
@@ -239,6 +240,19 @@ def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
 
 def test_no_module_imports_itself_through_others() -> None:
     assert circles(graph_of_modules()) == []
+
+
+CIRCLES_OF_TYPES = {
+    "llvm_memory llvm_transposes", "opencl_instructions opencl_values",
+    "accesses conditions emitter index language steps values",
+}
+"""Of modules in codegen/render, for the sake of Emitter and of what writes an access: left to be undone."""
+
+
+def test_no_module_of_codegen_imports_itself_for_types() -> None:
+    found = [sorted(circle) for circle in circles(graph_of_modules("minigrad.codegen"))]
+    render = "minigrad.codegen.render."
+    assert {" ".join(m.removeprefix(render) for m in circle) for circle in found} == CIRCLES_OF_TYPES
 
 
 def test_a_circle_is_found() -> None:

@@ -3,29 +3,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Loop, Prefetch, Stmt
 from minigrad.codegen.machines.caches import LINE
+from minigrad.codegen.plan.context import Context
 from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.steps.ahead import Ahead, places_after
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var, coefficient, subs, variables
 from minigrad.value import Value, free_variables, value_atoms, walk
 
-if TYPE_CHECKING:
-    from minigrad.codegen.plan.build import Builder
 
-
-def operands_ahead(b: Builder, bodies: Sequence[Value], name: str, here: Here) -> list[Stmt]:
+def operands_ahead(ctx: Context, bodies: Sequence[Value], name: str, here: Here) -> list[Stmt]:
     """The prefetches of an iteration of a sum's loop, of what its terms read."""
     out: list[Stmt] = []
-    for a in b.ahead:
-        if a.at == name and (a.of or any(b.loops.kind.get(x) == "vector" for x in here.places)):
+    for a in ctx.ahead:
+        if a.at == name and (a.of or any(ctx.loops.kind.get(x) == "vector" for x in here.places)):
             loads = [(v.indices[0], v.dtype) for v in walk(*bodies)
                      if v.op == "load" and v.buffer == a.operand]
-            moved = [x for x in loads if not a.of or moves(x[0], b.loops.root[a.of])]
-            out += _prefetches(b, a, moved, here, out)
+            moved = [x for x in loads if not a.of or moves(x[0], ctx.loops.root[a.of])]
+            out += _prefetches(ctx, a, moved, here, out)
     return out
 
 
@@ -35,33 +32,33 @@ def moves(e: Index, v: Var) -> bool:
     return v in variables(e) and not any([v in free_variables(a.value) for a in value_atoms(e)])
 
 
-def outputs_ahead(b: Builder, name: str, here: Here) -> list[Stmt]:
+def outputs_ahead(ctx: Context, name: str, here: Here) -> list[Stmt]:
     """The prefetches of an iteration of a loop around the sums, of what it stores and reads after them."""
     out: list[Stmt] = []
-    for a in b.ahead:
-        if a.at == name and not b.loops.space[name]:
-            inside = tuple([x for x in b.loops.order if x not in here.places and not b.loops.space[x]])
-            places = [(at, b.dtypes[a.operand]) for at in places_after(b.nest, a.operand) if not value_atoms(at)]
-            out += _prefetches(b, a, places, replace(here, copies=inside), out)
+    for a in ctx.ahead:
+        if a.at == name and not ctx.loops.space[name]:
+            inside = tuple([x for x in ctx.loops.order if x not in here.places and not ctx.loops.space[x]])
+            places = [(at, ctx.dtypes[a.operand]) for at in places_after(ctx.nest, a.operand) if not value_atoms(at)]
+            out += _prefetches(ctx, a, places, replace(here, copies=inside), out)
     return out
 
 
-def _prefetches(b: Builder, a: Ahead, places: Sequence[tuple[Index, DType]], here: Here, known: list[Stmt]
+def _prefetches(ctx: Context, a: Ahead, places: Sequence[tuple[Index, DType]], here: Here, known: list[Stmt]
                 ) -> list[Stmt]:
     """Prefetches of places of a buffer, moved ahead, for copies that are open or not, a line of memory once."""
-    loops = b.loops
+    loops = ctx.loops
     copies = {x: Var(x, 0, loops.most(x) - 1) for x in here.copies if loops.kind[x] == "unroll"}
     open_ = here.gone.union(here.places, copies)
     start: dict[str, Index] = {x: 0 for x in loops.order if x not in open_ or loops.kind.get(x) == "vector"}
     inside = replace(here, places={**here.places, **start, **copies})
     used_by = frozenset[Var]().union(*[variables(index) for index, _ in places])
-    at = {v: loops.place(v.name, inside) for v in loops.variables if v in used_by and b.is_open(v.name, inside)}
+    at = {v: loops.place(v.name, inside) for v in loops.variables if v in used_by and ctx.is_open(v.name, inside)}
     if a.of and loops.root[a.of] in at:
         at[loops.root[a.of]] += a.by * loops.stride(a.of, here)
     out: list[Stmt] = []
     for index, dtype in places:
         place = subs(index, at) + (0 if a.of else a.by * 8 // dtype.bits)
-        run = _run(b, a, place, copies, dtype, here)
+        run = _run(ctx, a, place, copies, dtype, here)
         if run is not None:
             out += [s for s in run if s not in out and s not in known]
             continue
@@ -73,7 +70,7 @@ def _prefetches(b: Builder, a: Ahead, places: Sequence[tuple[Index, DType]], her
             each = Var(x, 0, count - 1)
             used += [(each, count)] if count > 1 else []
             place = subs(place, {v: each * beside if count > 1 else 0})
-        sharing = [x for x in _between(b, a, here) if here.places[x] not in variables(place)]
+        sharing = [x for x in _between(ctx, a, here) if here.places[x] not in variables(place)]
         if len(used) == 1 and sharing:
             (each, count), x = used[0], sharing[-1]
             share = -(-count // loops.most(x)) if isinstance(loops.extent(x), int) else 1
@@ -88,17 +85,17 @@ def _prefetches(b: Builder, a: Ahead, places: Sequence[tuple[Index, DType]], her
     return out
 
 
-def _between(b: Builder, a: Ahead, here: Here) -> list[str]:
+def _between(ctx: Context, a: Ahead, here: Here) -> list[str]:
     """Open loops of the domain that are serial and inside the one that a prefetch is ahead of."""
-    order = b.loops.order
+    order = ctx.loops.order
     first = order.index(a.of) + 1 if a.of in order else len(order)
-    return [x for x in order[first:] if x in here.places and b.loops.kind[x] == "serial" and not b.loops.space[x]]
+    return [x for x in order[first:] if x in here.places and ctx.loops.kind[x] == "serial" and not ctx.loops.space[x]]
 
 
-def _run(b: Builder, a: Ahead, place: Index, copies: dict[str, Var], dtype: DType, here: Here) -> list[Stmt] | None:
+def _run(ctx: Context, a: Ahead, place: Index, copies: dict[str, Var], dtype: DType, here: Here) -> list[Stmt] | None:
     """Lines of one run of memory, of which each iteration of a sum's loop prefetches its share; None where the copies
     and that loop do not read one."""
-    loops, k = b.loops, here.places[a.at]
+    loops, k = ctx.loops, here.places[a.at]
     if not isinstance(k, Var) or not loops.space[a.at] or not a.of or loops.space[a.of]:
         return None
     root = loops.root[a.at]

@@ -11,6 +11,8 @@ from minigrad.expr import coefficient, variables
 MOST_COPIES = 4096
 """Statements that a plan may write out of one: more than any register file holds, and all that compilers bear."""
 
+RANK = {kind: k for k, kind in enumerate(STEPS)}
+
 
 def check(kernel: Kernel, loops: Loops) -> None:
     """Raises PlanError for a plan that does not fit its nest of the kernel."""
@@ -29,7 +31,7 @@ def _faults(kernel: Kernel, loops: Loops) -> Faults:
             yield f"{a}: expected a buffer of the kernel, got {a.operand}"
     yield from _order(loops)
     yield from _groups(loops)
-    for s in sorted(loops.left, key=lambda s: STEPS.index(type(s))):
+    for s in sorted(loops.left, key=lambda s: RANK[type(s)]):
         yield from s.faults(loops)
     yield from _lanes_and_copies(loops)
     yield from _scatter(loops.nest, loops)

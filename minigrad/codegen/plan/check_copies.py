@@ -17,11 +17,14 @@ from minigrad.codegen.ir.nodes import Loop, Stmt, Store
 from minigrad.codegen.kernel.nodes import Kernel, Nest
 from minigrad.codegen.kernel.value_eval import index_value
 from minigrad.codegen.plan.box import Box
-from minigrad.codegen.plan.build import Builder, with_microkernels
+from minigrad.codegen.plan.build import with_microkernels
+from minigrad.codegen.plan.context import Context
+from minigrad.codegen.plan.coordinates import Laid
 from minigrad.codegen.plan.groups import ItemsCopy
 from minigrad.codegen.plan.here import Here
+from minigrad.codegen.plan.results import over_results
 from minigrad.codegen.plan.stage import Staged
-from minigrad.codegen.plan.steps import Plan, Results, Stage, resolve
+from minigrad.codegen.plan.steps import Plan, resolve
 from minigrad.codegen.plan.sweep import sweep
 from minigrad.dtype import int64
 from minigrad.errors import InternalError
@@ -41,50 +44,52 @@ def check_copies(kernel: Kernel, nest: Nest, plan: object) -> None:
     on a dim of the kernel are not looked at, nor are plans that are no steps."""
     if not isinstance(plan, Plan):
         return
-    b = Builder(kernel, *with_microkernels(resolve(nest, plan)))
-    if not all([isinstance(v.hi, int) for v in b.loops.root.values()]) or not all(
-            [isinstance(b.loops.extent(x), int) for x in b.loops.order]):
+    ctx = Context(kernel, *with_microkernels(resolve(nest, plan)))
+    if not all([isinstance(v.hi, int) for v in ctx.loops.root.values()]) or not all(
+            [isinstance(ctx.loops.extent(x), int) for x in ctx.loops.order]):
         return
-    for s in b.staged:
-        _Check(b, s.step, s.box, s.filled, s.once, _copied(b, s)).run(lambda here, make, s=s: _fills(b, s, here, make))
-    if b.gathered is not None:
-        step = b.gathered.step
-        _Check(b, step, b.gathered.box, step.at, (), _element(b)).run(b.gathered.swept)
+    for s in ctx.staged:
+        _Check(ctx, s.step, s.box, s.filled, s.once, _copied(ctx, s)).run(
+            lambda here, make, s=s: _fills(ctx, s, here, make))
+    if ctx.gathered is not None:
+        step = ctx.gathered.step
+        _Check(ctx, step, ctx.gathered.box, step.at, (), _element(ctx)).run(
+            lambda here, make, g=ctx.gathered: over_results(ctx, g, here, make))
 
 
-def _copied(b: Builder, s: Staged) -> Meaning:
+def _copied(ctx: Context, s: Staged) -> Meaning:
     """Gives where the operand of a copy is read at a place, and under which conditions."""
     found = expressions(s.factor)
     word = s.called.word if s.called is not None else ""
     group = range(s.called.tile.group if s.called is not None else 1)
 
     def meaning(here: Here) -> list[Index]:
-        parts = [b.located(replace(here, places={**here.places, word: t})) if word else here for t in group]
+        parts = [ctx.located(replace(here, places={**here.places, word: t})) if word else here for t in group]
         return [subs(e, part.at) for part in parts for e in found]
     return meaning
 
 
-def _element(b: Builder) -> Meaning:
+def _element(ctx: Context) -> Meaning:
     """Gives the element of the domain that a sum is of."""
-    return lambda here: [here.at[v] for v in b.nest.domain]
+    return lambda here: [here.at[v] for v in ctx.nest.domain]
 
 
-def _fills(b: Builder, s: Staged, here: Here, make: Callable[..., list[Stmt]]) -> list[Stmt]:
+def _fills(ctx: Context, s: Staged, here: Here, make: Callable[..., list[Stmt]]) -> list[Stmt]:
     """The loops that make a copy."""
-    if b.items is not None and s.step.items:
-        copy = ItemsCopy(b, b.items, s)
-        inner = Loop(b.items.var, 0, b.items.count, "serial", tuple(make(copy.at(here), (), copy.inside)))
+    if ctx.items is not None and s.step.items:
+        copy = ItemsCopy(ctx, ctx.items, s)
+        inner = Loop(ctx.items.var, 0, ctx.items.count, "serial", tuple(make(copy.at(here), (), copy.inside)))
         return [Loop(copy.turn, 0, copy.turns, "serial", (inner,))]
-    return sweep(b, s.box, (s.factor,), here, make, s.step.transposed, s.step.transposed_by)
+    return sweep(ctx, s.box, (s.factor,), here, make, s.step.transposed, s.step.transposed_by)
 
 
 class _Check:
     """The memory of a step, which is written in each iteration of `filled`, of the loops `once` in the first one."""
 
-    def __init__(self, b: Builder, step: Stage | Results, box: Box, filled: str, once: Sequence[str], meaning: Meaning):
-        self.b, self.step, self.box, self.once, self.meaning = b, step, box, once, meaning
-        loops = b.loops
-        wave = () if b.wave is None else (b.wave.lane, b.wave.each)
+    def __init__(self, ctx: Context, step: Laid, box: Box, filled: str, once: Sequence[str], meaning: Meaning):
+        self.ctx, self.step, self.box, self.once, self.meaning = ctx, step, box, once, meaning
+        loops = ctx.loops
+        wave = () if ctx.wave is None else (ctx.wave.lane, ctx.wave.each)
         names = [x for x in loops.order if x not in wave]
         outer = loops.order[:loops.order.index(filled) + 1]
         self.outer = [x for x in names if x in outer and loops.kind[x] != "item"]
@@ -101,7 +106,7 @@ class _Check:
         """Iterations of the loops outside; None where one has none."""
         places: dict[str, int] = {}
         for x in self.outer:
-            n = self.b.loops.count(x, self.b.located(Here(places)))
+            n = self.ctx.loops.count(x, self.ctx.located(Here(places)))
             if not isinstance(n, int) or n < 1:
                 return None
             places[x] = choose(n)
@@ -110,7 +115,7 @@ class _Check:
     def written(self, loops: Callable[..., list[Stmt]], places: Mapping[str, int]) -> tuple[Array, Array]:
         """A number for what each element of the memory is, and whether it is anything."""
         found, known = np.zeros(self.box.size, np.int64), np.zeros(self.box.size, bool)
-        here = self.b.located(Here({**self.ones(), **places, **dict.fromkeys(self.once, 0)}))
+        here = self.ctx.located(Here({**self.ones(), **places, **dict.fromkeys(self.once, 0)}))
         for stores, around in _in_loops(loops(here, self.stores), []):
             shape = [n for _, n in around]
             at = {v: np.arange(n).reshape([-1 if v is x else 1 for x, _ in around]) for v, n in around}
@@ -128,14 +133,14 @@ class _Check:
 
     def ones(self) -> dict[str, int]:
         """Loops that run once."""
-        loops = self.b.loops
+        loops = self.ctx.loops
         found = {x: 0 for x in loops.order if loops.root[x].hi == 0 and loops.extent(x) == 1}
-        return found | ({self.b.called.word: 0} if self.b.called is not None and self.b.called.word else {})
+        return found | ({self.ctx.tile.word: 0} if self.ctx.tile is not None and self.ctx.tile.word else {})
 
     def look_up(self, places: Mapping[str, int], written: tuple[Array, Array]) -> None:
-        loops, b = self.b.loops, self.b
+        loops, ctx = self.ctx.loops, self.ctx
         inner = {x: Var(x, 0, loops.most(x) - 1) for x in self.inner}
-        here = b.located(Here({**places, **inner}))
+        here = ctx.located(Here({**places, **inner}))
         at = {v: self.sample(loops.most(x)) for x, v in inner.items()}
         conditions = [v.hi - here.at[v] for v in loops.variables if v in here.at]
         conditions += [loops.count(x, here) - 1 - here.places[x] for x in inner]

@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.launch import places_of
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, Loop, Stmt, Store, group_size
 from minigrad.codegen.ir.walk import statements
+from minigrad.codegen.plan.context import Context, Items
+from minigrad.codegen.plan.copies import copied_value
 from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.stage import Staged
 from minigrad.errors import PlanError
@@ -30,40 +31,10 @@ from minigrad.expr import Index, Var
 from minigrad.target import Target
 from minigrad.value import load
 
-if TYPE_CHECKING:
-    from minigrad.codegen.plan.build import Builder
 
-
-class Items:
-    """The work-items of a group: `var` counts them, `places` says what each loop of theirs is. `size` work-items
-    share the loops `shared`, of sums and inner nests: the first one is `base`, the others follow `stride` apart, and
-    each is the `member`-th."""
-
-    def __init__(self, b: Builder):
-        counts = {x: b.loops.most(x) for x in b.loops.order if b.loops.kind[x] == "item"}
-        self.shared = [x for x in counts if b.loops.space[x]]
-        loops = [x for x in counts if x not in self.shared[1:]]
-        sizes = [counts[x] for x in loops]
-        self.count, self.size, self.stride = prod(sizes), 1, 1
-        self.var = Var(b.name("t"), 0, self.count - 1)
-        self.places = dict(zip(loops, places_of(self.var, sizes), strict=True))
-        self.base: Index = 0
-        self.member: Index = 0
-        for k, x in enumerate(loops):
-            if x in self.shared:
-                self.member, self.size, self.stride = self.places[x], sizes[k], prod(sizes[k + 1:])
-            else:
-                self.base = self.base + self.places[x] * prod(sizes[k + 1:])
-        self.places |= dict.fromkeys(self.shared, self.member)
-
-    def once(self, here: Here) -> tuple[Index, ...]:
-        """The condition of one of the work-items that share an element, where all of them come to it."""
-        return () if not self.shared or any(x in here.places for x in self.shared) else (-self.member,)
-
-
-def copied_by_items(b: Builder, items: Items, name: str, here: Here, loop: Loop) -> list[Stmt]:
+def copied_by_items(ctx: Context, items: Items, name: str, here: Here, loop: Loop) -> list[Stmt]:
     """A loop, `here` inside it, whose iterations begin with the copies that all work-items make."""
-    copies = [ItemsCopy(b, items, s) for s in b.staged if s.step.items and s.filled == name]
+    copies = [ItemsCopy(ctx, items, s) for s in ctx.staged if s.step.items and s.filled == name]
     if not copies:
         return [loop]
     left, double = loop.stop - 2 - loop.var, [c for c in copies if c.next]
@@ -79,35 +50,36 @@ class ItemsCopy:
     """A copy that work-items make, one element each in every `turn`; `next`: registers for a copy that is made
     twice."""
 
-    def __init__(self, b: Builder, items: Items, s: Staged):
-        self.b, self.s, step = b, s, s.step
+    def __init__(self, ctx: Context, items: Items, s: Staged):
+        self.ctx, self.s, step = ctx, s, s.step
         along = [step.transposed] if step.transposed else []
         self.order = (*[c for c in step.layout if c not in along], *along)
-        elements = prod([b.loops.most(c) for c in step.layout])
+        elements = prod([ctx.loops.most(c) for c in step.layout])
         self.turns = -(-elements // items.count)
-        self.turn = Var(b.name("c"), 0, self.turns - 1)
+        self.turn = Var(ctx.name("c"), 0, self.turns - 1)
         self.place = self.turn * items.count + items.var
         self.inside = (elements - 1 - self.place,) if elements % items.count else ()
-        self.next = b.name(f"{step.operand}_next") if step.double else ""
+        self.next = ctx.name(f"{step.operand}_next") if step.double else ""
 
     def at(self, here: Here) -> Here:
         """`here` at the coordinates of an element."""
-        loops = self.b.loops
+        loops = self.ctx.loops
         outside = {x: place for x, place in here.places.items() if loops.kind[x] != "item"}
         own = places_of(self.place, [loops.most(c) for c in self.order])
-        return self.b.located(replace(here, places={**outside, **dict(zip(self.order, own, strict=True))}, copies=()))
+        return self.ctx.located(replace(here, places={**outside, **dict(zip(self.order, own, strict=True))}, copies=()))
 
     def registers(self) -> Alloc:
         return Alloc(self.next, self.s.factor.dtype, self.turns, "register")
 
     def fetch(self, here: Here, conditions: tuple[Index, ...]) -> Loop:
         """A block to registers."""
-        return self.each(Store(self.next, self.turn, self.s.value(self.b, self.at(here), conditions + self.inside)))
+        value = copied_value(self.ctx, self.s, self.at(here), conditions + self.inside)
+        return self.each(Store(self.next, self.turn, value))
 
     def deposit(self, here: Here) -> Loop:
         """A block, or what was fetched of it, to the memory that is shared."""
         at, s = self.at(here), self.s
-        value = load(self.next, (self.turn,), s.factor.dtype) if self.next else s.value(self.b, at)
+        value = load(self.next, (self.turn,), s.factor.dtype) if self.next else copied_value(self.ctx, s, at)
         return self.each(Store(s.memory, s.box.at(at), value, self.inside))
 
     def each(self, store: Store) -> Loop:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from minigrad.expr import Index, Var
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Here:
-    """The place where statements are emitted.
+    """The place where statements are emitted. It never changes, and is not frozen as many are made.
 
     places: what each open loop is; at: what each variable of the nest is whose loops are all open
     gone: loops that are left out, as what a block that is not whole leaves runs in a loop of its own

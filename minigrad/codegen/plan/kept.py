@@ -17,15 +17,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.launch import ceil_div
+from minigrad.codegen.plan.context import Context
 from minigrad.codegen.plan.here import Here
 from minigrad.codegen.transforms.bounded_sums import TERMS
 from minigrad.expr import Index, emax, emin, product
-
-if TYPE_CHECKING:
-    from minigrad.codegen.plan.build import Builder
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +49,15 @@ class Kept:
     lanes: int
 
 
-def runs(b: Builder, outside: Sequence[str], here: Here) -> tuple[tuple[Level, ...], bool]:
+def runs(ctx: Context, outside: Sequence[str], here: Here) -> tuple[tuple[Level, ...], bool]:
     """The runs of iterations of outer loops of a sum, and whether the accumulators go on with the first of them: so
     many that at most TERMS terms, or runs, are added one after another (docs/decisions/0042-long-sums.md). Loops whose
     ends are not known are one run."""
-    loops = b.loops
+    loops = ctx.loops
     counts = [loops.count(x, here) for x in outside]
     ends = [here.places[x] + 1 - count for x, count in zip(outside, counts, strict=True)]
     whole = Level(tuple([-here.places[x] for x in outside]), tuple(ends), "")
-    inside = [loops.extent(x) for x in loops.order[loops.order.index(b.middle[-1]) + 1:]
+    inside = [loops.extent(x) for x in loops.order[loops.order.index(ctx.middle[-1]) + 1:]
               if loops.space[x] and x not in loops.parts and loops.kind[x] != "vector"]
     total, terms = product(counts), product(inside)
     if not outside or not isinstance(total, int) or not isinstance(terms, int):

@@ -145,9 +145,9 @@ class Loops:
 
     def after(self, step: Step, **changes: object) -> Loops:
         """The loops with one more step, and what it changes."""
-        made = object.__new__(Loops)
-        old = self.__dict__
-        made.__dict__.update({name: old[name] for name in _FIELDS}, steps=(*self.steps, step), **changes)
+        made, known = object.__new__(Loops), self.__dict__
+        made.__dict__.update(known if len(known) == len(_FIELDS) else {name: known[name] for name in _FIELDS})
+        made.__dict__.update(changes, steps=(*self.steps, step))
         return made
 
     def then(self, step: Step) -> Loops:
@@ -384,7 +384,7 @@ def divides(s: Cut, total: Index) -> bool:
 
 def loops_of(nest: Nest) -> Loops:
     """The loops of a nest before any step."""
-    found = tuple(spaces(nest))
+    found = spaces(nest)
     root = {v.name: v for space in found for v in space.own}
     return Loops(nest, found, tuple(root), root)
 

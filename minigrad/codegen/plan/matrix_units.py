@@ -10,9 +10,7 @@ and over the sums that each of them has take the place of i and j. Half values a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from minigrad.codegen.ir.nodes import Call as IRCall
 from minigrad.codegen.microkernels.matrix import WAVE, MatrixUnit, matrix_microkernel, unit_named
 from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.loops import Loops, refuse
@@ -21,9 +19,6 @@ from minigrad.dtype import DType, bfloat16, float16, float32, uint16
 from minigrad.errors import quantity
 from minigrad.expr import Index, Var
 from minigrad.value import Value, bitcast, const, guard
-
-if TYPE_CHECKING:
-    from minigrad.codegen.plan.sums import Sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +61,6 @@ def with_wave(loops: Loops) -> tuple[Loops, Wave | None]:
     return replace(loops, order=(*order[:items], lane, *order[items:-3], each, *inside),
                    root={**loops.root, **made}, counts={each: unit.each},
                    bound={**loops.bound, lane: "item", each: "unroll", **dict.fromkeys(inside, "call")}), wave
-
-
-def call_unit(s: Sum, wave: Wave, here: Here) -> IRCall:
-    """The call that adds a block of products to the sums of a wave. Raises PlanError for other sums than of products of
-    two copies."""
-    term, loops, kernel = s.terms[0], s.b.loops, matrix_microkernel(wave.step.kernel)
-    at = replace(here, places={**here.places, **dict.fromkeys((wave.row, wave.column, wave.depth, wave.each), 0)})
-    sides = [next((x for x in s.b.staged if len(x.step.layout) == 2 and loop in loops.inside(x.step.layout[0])
-                   and wave.depth in loops.inside(x.step.layout[1])), None) for loop in (wave.row, wave.column)]
-    a, b = sides
-    if a is None or b is None or kernel is None or len(s.terms) > 1 or term.monoid.name != "sum" or \
-            term.body.op != "mul" or {v.attr for v in term.body.args} != {a.memory, b.memory}:
-        raise refuse(wave.step, f"one sum of products of two copies, laid out along {wave.row}, {wave.column} and then "
-                                f"{wave.depth}", "another one")
-    slot = s.slot(term.used, (), at)
-    return IRCall(kernel, ((a.memory, a.box.at(at)), (b.memory, b.box.at(at)), (term.acc, slot)), (),
-                  (here.places[wave.lane], a.box.pitches[-2], b.box.pitches[-2]))
 
 
 def half_type(v: Value) -> DType | None:

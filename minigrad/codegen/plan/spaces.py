@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Store, is_sum
 from minigrad.codegen.kernel.value_walk import loaded, locals_of
@@ -70,9 +71,10 @@ class Space:
         return {v.name: own.name for over in self.others for v, own in zip(over, self.own, strict=True)}
 
 
-def spaces(nest: Nest) -> list[Space]:
+@lru_cache(maxsize=1024)
+def spaces(nest: Nest) -> tuple[Space, ...]:
     """The loop nests of a nest in order, its domain first; sums inside one value over the same variables are one."""
-    return list({space.own: space for space in (Space(nest.domain), *_spaces(nest, ()))}.values())
+    return tuple({space.own: space for space in (Space(nest.domain), *_spaces(nest, ()))}.values())
 
 
 def _spaces(nest: Nest, around: tuple[Var, ...]) -> Iterator[Space]:

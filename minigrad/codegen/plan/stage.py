@@ -15,26 +15,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from minigrad.codegen.ir.nodes import Alloc, If, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc
 from minigrad.codegen.kernel.value_walk import Rewriter, loaded, replace_values
 from minigrad.codegen.plan.box import Box, box, depends_on_sums
-from minigrad.codegen.plan.call import Called, row_below
 from minigrad.codegen.plan.coordinates import leaves
 from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.loops import Loops, divides, refuse
-from minigrad.codegen.plan.matrix_units import for_unit
+from minigrad.codegen.plan.matrix_units import Wave, for_unit
 from minigrad.codegen.plan.spaces import along
 from minigrad.codegen.plan.steps.stage import Stage
-from minigrad.codegen.plan.sweep import sweep
-from minigrad.codegen.plan.words import narrowed, word_of
+from minigrad.codegen.plan.tiles import Tiled
+from minigrad.codegen.plan.words import narrowed
 from minigrad.dtype import DType
 from minigrad.expr import Index
-from minigrad.value import Value, const, free_variables, guard, load, local, substitute, walk
+from minigrad.value import Value, const, free_variables, guard, load, local, walk
 
-if TYPE_CHECKING:
-    from minigrad.codegen.plan.build import Builder
 
 @dataclass(frozen=True, slots=True)
 class Staged:
@@ -53,7 +49,7 @@ class Staged:
     box: Box
     filled: str
     once: tuple[str, ...]
-    called: Called | None = None
+    called: Tiled | None = None
 
     @property
     def dtype(self) -> DType:
@@ -63,35 +59,19 @@ class Staged:
     def alloc(self) -> Alloc:
         return Alloc(self.memory, self.dtype, self.box.size, "local" if self.step.items else "scratch")
 
-    def value(self, b: Builder, here: Here, conditions: tuple[Index, ...] = ()) -> Value:
-        """The value that is copied at a place: 0 outside blocks with the edge guard, and where conditions do not
-        hold."""
-        zero = const(0, self.dtype)
-        conditions = (*conditions, *b.within(here, free_variables(self.factor)))
-        if self.called is not None:
-            elements = [b.located(replace(here, places={**here.places, self.called.word: t})).at
-                        for t in range(self.called.tile.group)]
-            inside = word_of([substitute(self.factor, at) for at in elements], self.called.tile.kind,
-                             self.called.biased and self.part is self.called.a)
-        else:
-            inside = substitute(self.factor, here.at)
-        if inside.op == "guard" and inside.args[1] is zero and conditions:
-            inside, conditions = inside.args[0], (*conditions, *inside.conditions)
-        return guard(inside, zero, conditions)
-
     def read(self, here: Here) -> Value:
         return load(self.memory, (self.box.at(here),), self.dtype)
 
 
-def staged(b: Builder, step: Stage) -> Staged:
+def staged(loops: Loops, step: Stage, wave: Wave | None, tile: Tiled | None, memory: str) -> Staged:
     """The copy that a step makes of the terms of a nest's sums. Raises PlanError where that is nothing, or too much."""
-    loops, order = b.loops, b.loops.order
+    order = loops.order
     coordinates = [leaves(loops, c) for c in step.layout]
     inside = frozenset().union(*coordinates)
     first = order.index(step.at)
     outside = [*order[:first + 1], *[x for x in order if loops.root[x].hi == 0 and loops.extent(x) == 1]]
     known = inside.union([x for x in outside if not step.items or loops.kind[x] != "item"])
-    group = next((u for u in b.loops.units if isinstance(u, tuple)), ())
+    group = next((u for u in loops.units if isinstance(u, tuple)), ())
     bodies = [Rewriter(own).value(s.value.args[0]) for s, own in zip(group, along(group), strict=True)]
     found = _whole(list(dict.fromkeys(f for body in bodies for f in _parts(body, step, loops, known))), step)
     if len(found) != 1:
@@ -104,9 +84,8 @@ def staged(b: Builder, step: Stage) -> Staged:
                 not loops.beyond(s) and (loops.cut_short(s.loop) or not divides(s, loops.extent(s.loop))):
             blocks = "do not reach back" if s.edge == "back" else "are whole"
             raise refuse(step, f"coordinates whose blocks {blocks}", s.loop)
-    memory = b.name(f"{step.operand}_staged")
     if step.items:
-        factor = factor if b.wave is None else for_unit(factor, b.wave)
+        factor = factor if wave is None else for_unit(factor, wave)
         return Staged(step, part, factor, memory, box(loops, step, factor.dtype.itemsize), step.at, ())
     last = first
     for k in range(first + 1, len(order) if loops.kind.get(step.layout[-1]) == "vector" else 0):
@@ -115,7 +94,7 @@ def staged(b: Builder, step: Stage) -> Staged:
         if order[k] in inside and not loops.space[order[k]]:
             last = k
     between = tuple([x for x in order[first + 1:last + 1] if x not in inside])
-    called = b.called if b.called is not None and step.layout[-1] == b.called.word else None
+    called = tile if tile is not None and step.layout[-1] == tile.word else None
     if called is None:
         return Staged(step, part, factor, memory, box(loops, step, factor.dtype.itemsize), order[last], between)
     narrow = narrowed(factor)
@@ -154,16 +133,3 @@ def _whole(found: list[tuple[Value, Value]], step: Stage) -> list[tuple[Value, V
                                         for part in parts]):
                 return [(v, v)]
     return found
-
-
-def fill(b: Builder, s: Staged, here: Here) -> list[Stmt]:
-    """The copy, in the loop in which it is made."""
-    loops = b.loops
-    places = {**{x: 0 for x in loops.order if loops.root[x].hi == 0 and loops.extent(x) == 1}, **here.places}
-    if s.called is not None:
-        places[s.called.word] = 0
-    conditions = tuple([-here.places[x] for x in s.once])
-    out = sweep(b, s.box, (s.factor,), replace(here, places=places), lambda at, _, there: [
-        Store(s.memory, s.box.at(at), s.value(b, at), there)], s.step.transposed, s.step.transposed_by)
-    out += row_below(b, s, here)
-    return [If(conditions, tuple(out))] if conditions else out

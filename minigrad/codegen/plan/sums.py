@@ -9,42 +9,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from math import prod
-from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Alloc, If, Let, Loop, Stmt, Store
+from minigrad.codegen.ir.nodes import Call as IRCall
 from minigrad.codegen.kernel.monoid import MONOIDS, Monoid, accumulate
 from minigrad.codegen.kernel.nodes import Define
 from minigrad.codegen.kernel.value_walk import Rewriter, loaded, replace_values
+from minigrad.codegen.microkernels.matrix import matrix_microkernel
 from minigrad.codegen.plan.ahead import operands_ahead
 from minigrad.codegen.plan.box import refuse_gaps
+from minigrad.codegen.plan.context import Context
 from minigrad.codegen.plan.group_reduction import joined
 from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.kept import Kept, Level, runs
-from minigrad.codegen.plan.loops import Cut, divides
-from minigrad.codegen.plan.matrix_units import call_unit
+from minigrad.codegen.plan.loop_nest import copied, loop_of, swept
+from minigrad.codegen.plan.loops import Cut, divides, refuse
+from minigrad.codegen.plan.matrix_units import Wave
 from minigrad.codegen.plan.spaces import along
 from minigrad.errors import present
 from minigrad.expr import Index, Var, emin
 from minigrad.value import Value, across, free_variables, guard, load, local, substitute
 
-if TYPE_CHECKING:
-    from minigrad.codegen.plan.build import Builder
 
-
-def sums_together(b: Builder, group: Sequence[Define], here: Here, names: Mapping[str, Value]
+def sums_together(ctx: Context, group: Sequence[Define], here: Here, names: Mapping[str, Value]
                   ) -> tuple[list[Stmt], dict[str, Value]]:
     """Sums that share their loops, for all copies; and the names, with what the sums are now."""
     over = group[0].value.over
     bodies = [(s.value.monoid, Rewriter(own, locals_=names).value(s.value.args[0]))
               for s, own in zip(group, along(group), strict=True)]
-    emitted, results = _sums(b, over, bodies, [s.name for s in group], here)
+    emitted, results = _sums(ctx, over, bodies, [s.name for s in group], here)
     return emitted, dict(names) | {s.name: value for s, value in zip(group, results, strict=True)}
 
 
-def inner_reductions(b: Builder, values: Sequence[Value], here: Here) -> tuple[list[Value], list[Stmt]]:
+def inner_reductions(ctx: Context, values: Sequence[Value], here: Here) -> tuple[list[Value], list[Stmt]]:
     """Values with what the reductions inside them are, and the statements that compute those. Reductions over the same
     variables share their loops."""
     spaces: dict[tuple[Var, ...], list[Value]] = {}
@@ -54,7 +54,7 @@ def inner_reductions(b: Builder, values: Sequence[Value], here: Here) -> tuple[l
     known: dict[Value, Value] = {}
     for over, found in spaces.items():
         bodies = [(v.monoid, v.args[0]) for v in found]
-        emitted, results = _sums(b, over, bodies, ["t"] * len(found), here)
+        emitted, results = _sums(ctx, over, bodies, ["t"] * len(found), here)
         out += emitted
         known |= zip(found, results, strict=True)
     return [replace_values(v, known) for v in values] if known else list(values), out
@@ -85,40 +85,40 @@ def addends(value: Value) -> tuple[Value, ...]:
     return (value,)
 
 
-def kept_sums(b: Builder, group: Sequence[Define], here: Here) -> tuple[Sum, dict[str, Value]]:
+def kept_sums(ctx: Context, group: Sequence[Define], here: Here) -> tuple[Sum, dict[str, Value]]:
     """The sums of a tile, whose accumulators are kept; and what the names of the sums are at the end."""
-    loops, size = b.loops, 1
+    loops, size = ctx.loops, 1
     place: Index = 0
-    outside = [x for x in b.middle if loops.space[x] and loops.count(x, here) != 1]
-    for x in b.middle:
+    outside = [x for x in ctx.middle if loops.space[x] and loops.count(x, here) != 1]
+    for x in ctx.middle:
         if not loops.space[x] and loops.kind[x] != "vector":
             place, size = place * loops.most(x) + here.places[x], size * loops.most(x)
-    lane = next((x for x in (*b.outer, *b.middle) if loops.kind[x] == "vector"), None)
+    lane = next((x for x in (*ctx.outer, *ctx.middle) if loops.kind[x] == "vector"), None)
     over = group[0].value.over
-    kept = Kept(*runs(b, outside, here), place,
+    kept = Kept(*runs(ctx, outside, here), place,
                 0 if lane is None else here.places[lane], 1 if lane is None else loops.most(lane))
     bodies = [(s.value.monoid, Rewriter(own).value(s.value.args[0]))
               for s, own in zip(group, along(group), strict=True)]
-    made = Sum(b, over, bodies, here, kept)
+    made = Sum(ctx, over, bodies, here, kept)
     for level in kept.levels if outside else ():
         for t in made.terms:
-            if b.gathered is None:
-                b.memory.append(Alloc(t.kept_in(level), t.body.dtype, size * kept.lanes * made.count(
+            if ctx.gathered is None:
+                ctx.memory.append(Alloc(t.kept_in(level), t.body.dtype, size * kept.lanes * made.count(
                     (*t.used, *made.parts)), "scratch"))
             elif level.suffix:
-                b.memory.append(Alloc(t.kept_in(level), t.body.dtype, b.gathered.box.size, "scratch"))
+                ctx.memory.append(Alloc(t.kept_in(level), t.body.dtype, ctx.gathered.box.size, "scratch"))
     return made, {s.name: value for s, value in zip(group, made.results(), strict=True)}
 
 
-def _sums(b: Builder, over: tuple[Var, ...], bodies: Sequence[tuple[str, Value]], names: Sequence[str], here: Here
+def _sums(ctx: Context, over: tuple[Var, ...], bodies: Sequence[tuple[str, Value]], names: Sequence[str], here: Here
           ) -> tuple[list[Stmt], list[Value]]:
     """The statements of reductions over one space, and their results: slots for copies that are not open yet, or else
     the names."""
-    made = Sum(b, over, bodies, here)
+    made = Sum(ctx, over, bodies, here)
     out, results = made.statements(), made.results()
     if not here.copies:
         for k, value in enumerate(results):
-            name = b.name(names[k])
+            name = ctx.name(names[k])
             out.append(Let(name, value))
             results[k] = local(name, value.dtype)
     return out, results
@@ -145,11 +145,11 @@ class Sum:
     """Reductions over one space. `around`: their loops, and copies that stand outside some of these; `lane`: the loop
     of theirs across lanes; `parts`: of theirs in accumulators of their own."""
 
-    def __init__(self, b: Builder, over: tuple[Var, ...], bodies: Sequence[tuple[str, Value]], here: Here,
+    def __init__(self, ctx: Context, over: tuple[Var, ...], bodies: Sequence[tuple[str, Value]], here: Here,
                  kept: Kept | None = None):
-        self.b, self.here, self.kept = b, here, kept
+        self.ctx, self.here, self.kept = ctx, here, kept
         self.levels, self.resumed = ((), False) if kept is None else (kept.levels, kept.resumed)
-        own, loops = {v.name for v in over}, b.loops
+        own, loops = {v.name for v in over}, ctx.loops
         names = [x for x in loops.order if x not in here.gone and x not in here.places and loops.kind[x] != "call"
                  and (loops.root[x].name in own or x in here.copies)]
         self.lane = next((x for x in names if loops.kind[x] == "vector" and x not in here.copies), None)
@@ -161,16 +161,16 @@ class Sum:
         self.guarded = {v for v in over if any(s.edge == "guard" and loops.root[s.loop] is v
                                                for s in loops.split.values())}
         self.terms = []
-        gathered = list(b.gathered.memory.values()) if kept is not None and b.gathered is not None else []
+        gathered = list(ctx.gathered.memory.values()) if kept is not None and ctx.gathered is not None else []
         for k, (monoid, body) in enumerate(bodies):
             free = free_variables(body)
-            body = replace_values(body, {s.part: local(s.memory, s.part.dtype) for s in b.staged})
-            refuse_gaps(b.loops, body)
+            body = replace_values(body, {s.part: local(s.memory, s.part.dtype) for s in ctx.staged})
+            refuse_gaps(ctx.loops, body)
             used = tuple([x for x in here.copies if x in self.around or loops.root[x] in free])
-            acc = b.name("acc")
+            acc = ctx.name("acc")
             if gathered:
                 used = here.copies
-            total = acc if self.lane is None else b.name("total")
+            total = acc if self.lane is None else ctx.name("total")
             self.terms.append(Term(MONOIDS[monoid], body, used, acc, total, gathered[k] if gathered else f"{acc}_kept"))
 
     def statements(self) -> list[Stmt]:
@@ -178,8 +178,9 @@ class Sum:
         if self.lane is not None:
             return self.across(self.lane)
         out = self.in_order(self.here)
-        if self.b.items is not None and any(self.b.loops.kind[x] == "item" for x in self.around):
-            self.joined = [joined(self, t, self.b.items, out) for t in self.terms]
+        if self.ctx.items is not None and any(self.ctx.loops.kind[x] == "item" for x in self.around):
+            self.joined = [joined(self.ctx, self.ctx.items, self.around, t.monoid, t.acc, t.body.dtype, out)
+                           for t in self.terms]
         return out
 
     def results(self) -> list[Value]:
@@ -196,17 +197,17 @@ class Sum:
     def steps(self, here: Here) -> list[Stmt]:
         """The loops, and what they add to the accumulators."""
         bodies = [t.body for t in self.terms]
-        return self.b.swept(self.around, here, lambda at: self.step(at, False),
-                            lambda name, at: operands_ahead(self.b, bodies, name, at))
+        return swept(self.ctx, self.around, here, lambda at: self.step(at, False),
+                            lambda name, at: operands_ahead(self.ctx, bodies, name, at))
 
     def count(self, names: Sequence[str]) -> int:
-        return prod([self.b.loops.most(x) for x in names])
+        return prod([self.ctx.loops.most(x) for x in names])
 
     def slot(self, copies: Sequence[str], parts: Sequence[str], here: Here) -> Index:
         """The place of an accumulator; a part that runs no more has the first one."""
         position: Index = 0
         for x in (*copies, *parts):
-            count = self.b.loops.most(x)
+            count = self.ctx.loops.most(x)
             position = position * count + here.places.get(x, 0 if x in parts else Var(x, 0, count - 1))
         return position
 
@@ -223,8 +224,8 @@ class Sum:
 
     def kept_at(self, t: Term, slot: Index, here: Here) -> Index:
         """The place where one of the sums is kept."""
-        if self.b.gathered is not None:
-            return self.b.gathered.box.at(here)
+        if self.ctx.gathered is not None:
+            return self.ctx.gathered.box.at(here)
         kept = present(self.kept, "[plan] expected sums that are kept")
         return (kept.place * self.count((*t.used, *self.parts)) + slot) * kept.lanes + kept.lane
 
@@ -253,19 +254,19 @@ class Sum:
         """A statement for each accumulator."""
         out: list[Stmt] = []
         for t in terms:
-            out += self.b.copied((*t.used, *self.parts), here, lambda at, t=t: [  # type: ignore[misc]
+            out += copied(self.ctx, (*t.used, *self.parts), here, lambda at, t=t: [  # type: ignore[misc]
                 make(t, self.slot(t.used, self.parts, at), at)])
         return out
 
     def step(self, here: Here, whole: bool) -> list[Stmt]:
         """The statements by which one step of a sum adds to the accumulators of all copies that are not open; `whole`:
         to the totals."""
-        wave = self.b.wave
+        wave = self.ctx.wave
         if wave is not None:
             copies = [x for x in here.copies if x != wave.each]
-            return self.b.copied(copies, here, lambda at: [call_unit(self, wave, at)])
+            return copied(self.ctx, copies, here, lambda at: [self.unit(wave, at)])
         added = [addends(t.body) for t in self.terms]
-        values, before = inner_reductions(self.b, [v for each in added for v in each], here)
+        values, before = inner_reductions(self.ctx, [v for each in added for v in each], here)
         found = iter(values)
         known = [[next(found) for _ in each] for each in added]
 
@@ -283,17 +284,33 @@ class Sum:
         for used, together in groupby(range(len(self.terms)), lambda k: self.terms[k].used):
             terms = tuple(together)
             left = [x for x in used if x in here.copies]
-            out += self.b.copied(left, here, lambda at, terms=terms: update(at, terms))  # type: ignore[misc]
+            out += copied(self.ctx, left, here, lambda at, terms=terms: update(at, terms))  # type: ignore[misc]
         return out
+
+    def unit(self, wave: Wave, here: Here) -> IRCall:
+        """The call that adds a block of products to the sums of a wave. Raises PlanError for other sums than of
+        products of two copies."""
+        term, loops, kernel = self.terms[0], self.ctx.loops, matrix_microkernel(wave.step.kernel)
+        at = replace(here, places={**here.places, **dict.fromkeys((wave.row, wave.column, wave.depth, wave.each), 0)})
+        sides = [next((x for x in self.ctx.staged if len(x.step.layout) == 2 and loop in loops.inside(x.step.layout[0])
+                       and wave.depth in loops.inside(x.step.layout[1])), None) for loop in (wave.row, wave.column)]
+        a, b = sides
+        if a is None or b is None or kernel is None or len(self.terms) > 1 or term.monoid.name != "sum" or \
+                term.body.op != "mul" or {v.attr for v in term.body.args} != {a.memory, b.memory}:
+            raise refuse(wave.step, f"one sum of products of two copies, laid out along {wave.row}, {wave.column} and "
+                                    f"then {wave.depth}", "another one")
+        slot = self.slot(term.used, (), at)
+        return IRCall(kernel, ((a.memory, a.box.at(at)), (b.memory, b.box.at(at)), (term.acc, slot)), (),
+                      (here.places[wave.lane], a.box.pitches[-2], b.box.pitches[-2]))
 
     def read(self, t: Term, value: Value, here: Here) -> Value:
         """A value at a place, copies of operands in place of these; neutral outside blocks with the edge guard."""
-        conditions = () if t.monoid.name == "sum" and self.is_zero_outside(value) else self.b.within(here)
+        conditions = () if t.monoid.name == "sum" and self.is_zero_outside(value) else self.ctx.within(here)
         at = here.at
-        if conditions and self.b.items is not None and loaded(value) & self.b.stored:
+        if conditions and self.ctx.items is not None and loaded(value) & self.ctx.stored:
             at = {v: emin(place, v.hi) for v, place in at.items()}  # what another group writes is not read and dropped
         value = substitute(value, at)
-        copies = {s.memory: s.read(here) for s in self.b.staged}
+        copies = {s.memory: s.read(here) for s in self.ctx.staged}
         value = Rewriter({}, locals_=copies).value(value) if copies else value
         return guard(value, t.monoid.init(value.dtype), conditions)
 
@@ -301,7 +318,7 @@ class Sum:
         """True where a value is a product, or sums of products of bits, of copies that hold 0 outside blocks of the
         sum with the edge guard."""
         if value.op == "local":
-            return any(s.memory == value.name and self.guarded <= free_variables(s.factor) for s in self.b.staged)
+            return any(s.memory == value.name and self.guarded <= free_variables(s.factor) for s in self.ctx.staged)
         if value.op in ("and", "shl", "shr"):
             return self.is_zero_outside(value.args[0])
         return value.op in ("mul", "neg", "cast", "add") and all([self.is_zero_outside(a) for a in value.args])
@@ -317,12 +334,12 @@ class Sum:
                     first = self.slot(t.used, (), at) * count
                     old, other = (load(t.acc, (first + part,), t.body.dtype) for part in (x, y))
                     return [Store(t.acc, first + x, t.monoid.apply(old, other))]
-                out += self.b.copied(t.used, here, joined)
+                out += copied(self.ctx, t.used, here, joined)
         return out
 
     def across(self, lane: str) -> list[Stmt]:
         """Vectors along the sum, joined across lanes at the end; then what whole vectors leave."""
-        b, here, parts = self.b, self.here, self.count(self.parts)
+        ctx, here, parts = self.ctx, self.here, self.count(self.parts)
 
         def vector(at: Here) -> list[Stmt]:
             out = self.in_order(at)
@@ -330,21 +347,21 @@ class Sum:
                 def total(at: Here, t: Term = t) -> list[Stmt]:
                     slot = self.slot(t.used, (), at)
                     return [Store(t.total, slot, across(t.monoid.name, load(t.acc, (slot * parts,), t.body.dtype)))]
-                out += b.copied(t.used, at, total)
+                out += copied(ctx, t.used, at, total)
             return out
 
         out: list[Stmt] = [Alloc(t.total, t.body.dtype, self.count(t.used), "register") for t in self.terms]
-        out += b.loop(lane, here, vector)
-        split = b.loops.made_by.get(lane)
-        if split is not None and split.edge == "rest" and not divides(split, b.loops.count(split.loop, here)):
+        out += loop_of(ctx, lane, here, vector)
+        split = ctx.loops.made_by.get(lane)
+        if split is not None and split.edge == "rest" and not divides(split, ctx.loops.count(split.loop, here)):
             out += self.left_by_vectors(split)
         return out
 
     def left_by_vectors(self, split: Cut) -> list[Stmt]:
         """The last terms, one by one."""
-        b, here = self.b, self.here
-        length, parts = b.loops.count(split.loop, here), b.loops.inside(split.loop)
+        ctx, here = self.ctx, self.here
+        length, parts = ctx.loops.count(split.loop, here), ctx.loops.inside(split.loop)
         x = Var(split.loop, 0, length - 1)
-        return b.swept([o for o in self.around if o not in parts and o not in here.copies], here, lambda at: [
+        return swept(ctx, [o for o in self.around if o not in parts and o not in here.copies], here, lambda at: [
             Loop(x, length // split.size * split.size, length, "serial", tuple(
-                self.step(b.instead(at, split, x), True)))])
+                self.step(ctx.instead(at, split, x), True)))])

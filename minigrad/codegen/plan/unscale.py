@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.launch import ceil_div
 from minigrad.codegen.ir.nodes import Alloc, If, Let, Loop, Stmt, Store
 from minigrad.codegen.kernel.monoid import MONOIDS, accumulate
 from minigrad.codegen.kernel.nodes import Define
+from minigrad.codegen.plan.context import Context, Gathered
 from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.words import SCALE
 from minigrad.dtype import float32, int32
@@ -23,21 +23,17 @@ from minigrad.errors import present
 from minigrad.expr import Index, Var, bounds
 from minigrad.value import Value, ValueIndex, across, binary, const, guard, load, local, substitute, unary, where
 
-if TYPE_CHECKING:
-    from minigrad.codegen.plan.build import Builder
-    from minigrad.codegen.plan.results import Gathered
-
 MAX = 3.4028234663852886e38
 _NO, _YES = const(0, int32), const(1, int32)
 
 
-def unscaled(b: Builder, g: Gathered, here: Here) -> list[Stmt]:
+def unscaled(ctx: Context, g: Gathered, here: Here) -> list[Stmt]:
     """The sums in memory as those of the operands themselves."""
     sum_, = g.sums
-    memory, seen, odd, total = g.memory[sum_.name], b.name("seen"), b.name("odd"), b.name("total")
-    columns = present(b.called, "[plan] expected a tile of words").tile.columns
+    memory, seen, odd, total = g.memory[sum_.name], ctx.name("seen"), ctx.name("odd"), ctx.name("total")
+    columns = present(ctx.tile, "[plan] expected a tile of words").tile.columns
     lanes = min(16, columns & -columns)
-    lane = Var(b.name("l"), 0, lanes - 1)
+    lane = Var(ctx.name("l"), 0, lanes - 1)
     some = ValueIndex(load(seen, (0,), int32), 0, 1) - 1
 
     def look(at: Here, inside: tuple[Index, ...]) -> list[Stmt]:
@@ -50,12 +46,12 @@ def unscaled(b: Builder, g: Gathered, here: Here) -> list[Stmt]:
     def repair(at: Here, inside: tuple[Index, ...]) -> list[Stmt]:
         found = guard(_odd(load(memory, (g.box.at(at),), float32)), _NO, inside)
         return [Loop(lane, 0, lanes, "vector", (Store(seen, 0, across("max", found)),)),
-                If((some,), (Loop(lane, 0, lanes, "vector", tuple(_again(b, g, sum_, at, inside))),))]
+                If((some,), (Loop(lane, 0, lanes, "vector", tuple(_again(ctx, g, sum_, at, inside))),))]
 
     first = Loop(lane, 0, lanes, "vector", (
-        Alloc(odd, int32, 1, "register"), Store(odd, 0, _NO), *_vectors(b, g, here, lane, look),
+        Alloc(odd, int32, 1, "register"), Store(odd, 0, _NO), *_vectors(ctx, g, here, lane, look),
         Store(seen, 0, across("max", load(odd, (0,), int32)))))
-    return [Alloc(seen, int32, 1, "scratch"), first, If((some,), tuple(_vectors(b, g, here, lane, repair)))]
+    return [Alloc(seen, int32, 1, "scratch"), first, If((some,), tuple(_vectors(ctx, g, here, lane, repair)))]
 
 
 def _odd(x: Value) -> Value:
@@ -63,14 +59,14 @@ def _odd(x: Value) -> Value:
     return where(binary("le", unary("abs", x), const(MAX, float32)), _NO, _YES)
 
 
-def _vectors(b: Builder, g: Gathered, here: Here, lane: Var,
+def _vectors(ctx: Context, g: Gathered, here: Here, lane: Var,
              make: Callable[[Here, tuple[Index, ...]], list[Stmt]]) -> list[Stmt]:
     """Loops over the vectors of the memory of sums; what is done at a place, and what holds for one within its row."""
     loops, places, lanes = list[tuple[Var, Index]](), dict(here.places), bounds(lane)[1] + 1
     for c in g.box.layout:
-        count = b.loops.count(c, here)
+        count = ctx.loops.count(c, here)
         stop = ceil_div(count, lanes) if c == g.box.layout[-1] else count
-        loops.append((Var(b.name(f"{c}_o"), 0, max(bounds(stop)[1] - 1, 0)), stop))
+        loops.append((Var(ctx.name(f"{c}_o"), 0, max(bounds(stop)[1] - 1, 0)), stop))
         places[c] = loops[-1][0]
     places[c] = loops[-1][0] * lanes + lane
     out = make(replace(here, places=places), (count - 1 - places[c],))
@@ -79,11 +75,11 @@ def _vectors(b: Builder, g: Gathered, here: Here, lane: Var,
     return out
 
 
-def _again(b: Builder, g: Gathered, s: Define, here: Here, inside: tuple[Index, ...]) -> list[Stmt]:
+def _again(ctx: Context, g: Gathered, s: Define, here: Here, inside: tuple[Index, ...]) -> list[Stmt]:
     """Those of a vector that are no finite numbers, computed from the operands."""
-    steps = [Var(b.name(v.name), 0, v.hi) for v in s.value.over]
-    at = {**b.located(here).at, **dict(zip(s.value.over, steps, strict=True))}
-    memory, acc, place, zero = g.memory[s.name], b.name("again"), g.box.at(here), const(0, float32)
+    steps = [Var(ctx.name(v.name), 0, v.hi) for v in s.value.over]
+    at = {**ctx.located(here).at, **dict(zip(s.value.over, steps, strict=True))}
+    memory, acc, place, zero = g.memory[s.name], ctx.name("again"), g.box.at(here), const(0, float32)
     x, y = (guard(substitute(x, at), zero, inside) for x in s.value.args[0].args)
     out: Stmt = Store(acc, 0, accumulate(MONOIDS["sum"], load(acc, (0,), float32), binary("mul", x, y)))
     for v in reversed(steps):

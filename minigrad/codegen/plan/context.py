@@ -1,0 +1,195 @@
+"""The knowledge that all parts of the builder share of a nest: names, work-items, memory, and where loops stand."""
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import replace
+from math import prod
+
+from minigrad.codegen.ir.launch import places_of
+from minigrad.codegen.ir.nodes import Alloc
+from minigrad.codegen.ir.walk import fresh
+from minigrad.codegen.kernel.nodes import Define, Kernel, Store
+from minigrad.codegen.plan.box import box
+from minigrad.codegen.plan.here import Here
+from minigrad.codegen.plan.loops import Cut, Loops, divides
+from minigrad.codegen.plan.matrix_units import Wave
+from minigrad.codegen.plan.spaces import repeats, touched
+from minigrad.codegen.plan.stage import staged
+from minigrad.codegen.plan.steps import Ahead, Results, Stage
+from minigrad.codegen.plan.steps.results import results_of
+from minigrad.codegen.plan.tiles import Tiled
+from minigrad.expr import Index, Var, bounds, subs
+from minigrad.value import Value, index
+
+
+class Items:
+    """The work-items of a group: `var` counts them, `places` says what each loop of theirs is. `size` work-items
+    share the loops `shared`, of sums and inner nests: the first one is `base`, the others follow `stride` apart, and
+    each is the `member`-th."""
+
+    def __init__(self, loops: Loops, name: str):
+        counts = {x: loops.most(x) for x in loops.bound_to("item")}
+        self.shared = [x for x in counts if loops.space[x]]
+        own = [x for x in counts if x not in self.shared[1:]]
+        sizes = [counts[x] for x in own]
+        self.count, self.size, self.stride = prod(sizes), 1, 1
+        self.var = Var(name, 0, self.count - 1)
+        self.places = dict(zip(own, places_of(self.var, sizes), strict=True))
+        self.base: Index = 0
+        self.member: Index = 0
+        for k, x in enumerate(own):
+            if x in self.shared:
+                self.member, self.size, self.stride = self.places[x], sizes[k], prod(sizes[k + 1:])
+            else:
+                self.base = self.base + self.places[x] * prod(sizes[k + 1:])
+        self.places |= dict.fromkeys(self.shared, self.member)
+
+    def once(self, here: Here) -> tuple[Index, ...]:
+        """The condition of one of the work-items that share an element, where all of them come to it."""
+        return () if not self.shared or any(x in here.places for x in self.shared) else (-self.member,)
+
+
+class Gathered:
+    """The memory of the sums of a nest, `memory` by their names. `rest`: the statements after them; `values`: that are
+    stored there, and those of their indices."""
+
+    def __init__(self, ctx: Context, step: Results, sums: tuple[Define, ...]):
+        self.step, self.sums = step, sums
+        self.rest = [s for s in ctx.nest.body if s not in sums]
+        self.values: list[Value] = [s.value for s in self.rest if isinstance(s, Define | Store)]
+        self.values += [index(e, s.value.dtype) for s in self.rest if isinstance(s, Store) for e in s.indices]
+        self.box = box(ctx.loops, step, max(s.value.dtype.itemsize for s in sums))
+        self.memory = {s.name: ctx.name(f"{s.name}_kept") for s in sums}
+        self.dtypes = {s.name: s.value.dtype if ctx.tile is None else ctx.tile.tile.sum for s in sums}
+
+    def allocs(self) -> list[Alloc]:
+        return [Alloc(self.memory[s.name], self.dtypes[s.name], self.box.size, "scratch") for s in self.sums]
+
+
+class Context:
+    """`outer`: loops of the domain around all sums; `copies`: unrolled ones inside them; `middle`: from the outermost
+    loop of a sum to the last loop of the domain that is not unrolled, where sums are kept in memory between them.
+    `items`: of work-groups; `wave`, `tile`: what a microkernel computes; `memory`: of the function.
+    `repeats`: a block that reaches back stores again what is there; work-items would race."""
+
+    def __init__(self, kernel: Kernel, loops: Loops, wave: Wave | None, tile: Tiled | None):
+        self.kernel, self.nest, self.loops, self.wave, self.tile = kernel, loops.nest, loops, wave, tile
+        self.taken = {p.name for p in kernel.params} | {s.name for s in kernel.scalars} | {d.name for d in kernel.dims}
+        self.taken |= set(loops.root)
+        self.dtypes = {p.name: p.dtype for p in kernel.params}
+        self.ahead, results = loops.of(Ahead), results_of(loops)
+        order, first, kept = loops.order, loops.first_sum, loops.kept
+        if results is not None:
+            first = order.index(results.at) + 1
+            kept = [x for x in order if not loops.space[x] and loops.kind[x] != "unroll"]
+        last = max([first, *(k + 1 for k, x in enumerate(order) if x in kept)])
+        if tile is not None:
+            last = order.index(tile.step.at) + 1
+        self.outer, self.middle = tuple([x for x in order[:first] if not loops.space[x]]), order[first:last]
+        self.copies = tuple([x for x in order[last:] if not loops.space[x] and loops.kind[x] != "call"
+                             and tile is None])
+        self.items = Items(loops, self.name("t")) if "item" in loops.kind.values() else None
+        self.staged = tuple([staged(loops, step, wave, tile, self.name(f"{step.operand}_staged"))
+                             for step in loops.of(Stage)])
+        self.stored, self.repeats = touched(self.nest.body)[1], self.items is None and repeats(kernel, self.nest)
+        self.memory: list[Alloc] = [s.alloc() for s in self.staged]
+        self.gathered: Gathered | None = None
+        if results is not None:
+            self.gathered = Gathered(self, results, loops.units[0])  # type: ignore[arg-type]
+            self.memory += self.gathered.allocs()
+
+    def name(self, stem: str) -> str:
+        """A name that nothing else in the function has."""
+        return fresh(stem, self.taken)
+
+    # ---- places ----
+
+    def opened(self, here: Here, name: str, place: Index) -> Here:
+        """`here` inside a loop."""
+        at, places, wave = dict(here.at), {**here.places, name: place}, self.wave
+        inside = Here(places, at, here.gone, here.whole, tuple([x for x in here.copies if x != name]), here.masked)
+        opened = [name]
+        if wave is not None and name == wave.each:
+            places |= wave.places(places)
+            opened = [wave.row, wave.column]
+        for v in [self.loops.root[x] for x in opened]:
+            if v not in at and self.is_open(v.name, inside):
+                at[v] = self.loops.place(v.name, inside)
+        return inside
+
+    def instead(self, here: Here, s: Cut, place: Index) -> Here:
+        """`here` inside a loop over what a split took apart, without the loops of its blocks."""
+        gone = here.gone | self.loops.inside(s.outer) | self.loops.inside(s.inner)
+        return self.opened(replace(here, gone=gone, whole=here.whole | {s.loop}), s.loop, place)
+
+    def located(self, here: Here) -> Here:
+        """`here` with what the variables are whose loops are all open."""
+        at: dict[Var, Index] = {}
+        here = replace(here, at=at)
+        for v in self.loops.variables:
+            if self.is_open(v.name, here):
+                at[v] = self.loops.place(v.name, here)
+        return here
+
+    def is_open(self, name: str, here: Here) -> bool:
+        """True where all loops that a loop was taken apart into are open."""
+        s = self.loops.split.get(name)
+        return name in here.places or s is not None and self.is_open(s.outer, here) and self.is_open(s.inner, here)
+
+    # ---- blocks that are not whole ----
+
+    def undecided(self, name: str, here: Here) -> Cut | None:
+        """The outermost split around a loop whose last block may run as a loop of its own, if nothing is known yet of
+        the present block."""
+        found, s = None, self.loops.made_by.get(name)
+        while s is not None:
+            if s.edge == "rest" and name in self.loops.inside(s.inner) and s.loop not in here.whole and \
+                    not divides(s, self.loops.count(s.loop, here)):
+                found = s
+            s = self.loops.made_by.get(s.loop)
+        return found
+
+    def begun_by(self, name: str, here: Here) -> list[Cut]:
+        """Splits whose blocks a loop is the outermost over, and which may leave some elements; not those across lanes
+        that are open."""
+        found, s = [], self.loops.made_by.get(name)
+        while s is not None:
+            over, inside = self.loops.inside(s.outer), self.loops.inside(s.inner)
+            if s.edge == "rest" and name == next(x for x in self.loops.order if x in over) and \
+                    not divides(s, self.loops.count(s.loop, here)) and \
+                    not any(self.loops.kind[i] == "vector" and i in here.places for i in inside):
+                found.append(s)
+            s = self.loops.made_by.get(s.loop)
+        return found
+
+    def within(self, here: Here, of: Container[Var] | None = None) -> tuple[Index, ...]:
+        """The conditions of an element that no block with the edge guard has too much; of some variables."""
+        return tuple([self.loops.count(s.loop, here) - 1 - self.loops.inside_block(s.loop, here)
+                      for s in self.loops.split.values() if s.edge == "guard" and not self.loops.beyond(s)
+                      and s.loop not in here.places and self.is_open(s.loop, here)
+                      and (of is None or self.loops.root[s.loop] in of)
+                      and not divides(s, self.loops.count(s.loop, here))])
+
+    def reaching_back(self, here: Here) -> list[Cut]:
+        """Splits of the domain whose last block may reach back over the one before it, where that must not store."""
+        return [s for s in self.loops.split.values() if s.edge == "back" and not self.repeats
+                and not here.gone & self.loops.inside(s.loop) and s.loop not in here.whole
+                and s.loop not in here.places and not divides(s, self.loops.count(s.loop, here))]
+
+    def where_whole(self, here: Here) -> tuple[Index, ...]:
+        """The conditions under which all that a tile covers is its own: those of its last copy and its last lane."""
+        within = (*here.copies, *[x for x in here.places if self.loops.kind.get(x) == "vector"])
+        last = replace(here, places={**here.places, **{x: self.loops.most(x) - 1 for x in within}})
+        first = replace(here, places={**here.places, **dict.fromkeys(within, 0)})
+        found = []
+        for s in self.reaching_back(here):
+            total, step = self.loops.count(self.loops.top(s.loop), here), self.loops.step(s, here)
+            known = self.loops.inside_block(s.inner, first) if s.outer in here.copies else 0
+            found.append(total - self.loops.base(s, last) - step + known)
+        return tuple(found)
+
+    def own(self, here: Here) -> tuple[Index, ...]:
+        """The conditions of an element that is its block's own."""
+        own = [self.loops.place(self.loops.top(s.loop), here) - self.loops.base(s, here)
+               for s in self.reaching_back(here)]
+        return tuple([e for e in (*own, *(subs(e, here.at) for e in self.loops.valid)) if bounds(e)[0] < 0])
