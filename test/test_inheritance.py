@@ -16,6 +16,7 @@ DEEPER = {
     "optim": (4, "PyTorch's optimizers, and those of users, inherit so"),
     "data": (4, "PyTorch's data sets and samplers inherit so, and users' do from them"),
     "errors": (3, "an error of minigrad may be one of Python's too"),
+    "codegen": (3, "steps of plans: what all have, what those with memory have, one step"),
     "expr": (4, "kinds of index expressions"),
     "value": (3, "a value used as an index is a kind of index expression"),
     "runtime": (3, "devices: what all have in common, what a host has, one device"),

@@ -17,7 +17,7 @@ from minigrad.codegen.kernel.factors import factors_of, product_of
 from minigrad.codegen.kernel.nodes import Define, Nest, Store
 from minigrad.codegen.patterns.recognise import Refused, written_out
 from minigrad.expr import Index, Var, bounds, coefficient, subs, variables
-from minigrad.value import Value, const, expressions, free_variables, guard, rebuild, walk
+from minigrad.value import Value, binary, const, expressions, free_variables, guard, rebuild, reduce, walk
 
 MAX_STEP = 4
 """Stride or dilation beyond which most of a staged row is never read."""
@@ -76,7 +76,8 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`value` is X over `planes`, `extra` (sums around a plane) and the positions `row` and `column`."""
+    """`value` is X over `planes`, `extra` (sums around a plane) and the positions `row` and `column`. `nest`: with the
+    sum as the product of X and what it is multiplied by, each guarded by itself; of one window."""
 
     form: str
     monoid: str
@@ -86,6 +87,7 @@ class Window:
     column: Var
     value: Value
     groups: tuple[Rows, ...]
+    nest: Nest
 
     @property
     def phase(self) -> Phase:
@@ -225,7 +227,9 @@ def window_of(form: str, parts: Parts, rows: Axis, columns: Axis, x: Value, othe
     phase = Phase(parts.name, rows, columns, other)
     image = (rows.image, columns.image) if form == "taps" else (rows.tap, columns.tap)
     group = Rows((phase,), image[0], image[1] or Var("one.", 0, 0), parts.outputs)
-    return Window(form, parts.monoid, planes, extra, row, column, value, (group,))
+    total = reduce(parts.monoid, parts.over, x if other is None else binary("mul", x, other)) if parts.over else x
+    nest = Nest(parts.domain, (Define(parts.name, total), *parts.outputs))
+    return Window(form, parts.monoid, planes, extra, row, column, value, (group,), nest)
 
 
 def _partner(value: Value, tap: Var, images: list[Var]) -> Axis:

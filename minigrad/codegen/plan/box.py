@@ -13,7 +13,7 @@ from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.loops import Loops, refuse
 from minigrad.codegen.plan.steps.call import block_calls
 from minigrad.codegen.plan.steps.stage import Stage
-from minigrad.errors import quantity
+from minigrad.errors import PlanError, quantity
 from minigrad.expr import Index, Var, coefficient
 from minigrad.value import Value, free_variables, substitute
 
@@ -29,10 +29,13 @@ class Box:
     layout: tuple[str, ...]
     pitches: tuple[Index, ...]
     size: int
+    begin: int = 0
+    padded: bool = False
+    joined: bool = False
 
     def at(self, here: Here) -> Index:
         """The offset of the element of a place."""
-        position: Index = 0
+        position: Index = self.begin
         for c, pitch in zip(self.layout, self.pitches, strict=True):
             for factor, x in terms_of(c):
                 least = 0 if factor > 0 else -factor * (room(self.loops, x) - 1)
@@ -92,6 +95,15 @@ def depends_on_sums(loops: Loops, step: Stage, value: Value) -> None:
         for factor, x in taps:
             if own[x] in free_variables(substitute(here, {own[base]: own[base] - sign * factor * own[x]})):
                 raise refuse(step, f"an operand that depends on {c} and in no other way on {x}", "another one")
+
+
+def on_sums_alone(loops: Loops, step: Stage, value: Value) -> bool:
+    """True where `depends_on_sums` has nothing to refuse."""
+    try:
+        depends_on_sums(loops, step, value)
+    except PlanError:
+        return False
+    return True
 
 
 def refuse_gaps(loops: Loops, body: Value) -> None:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
-from minigrad.codegen.ir.nodes import Loop, Stmt, Store
+from minigrad.codegen.ir.nodes import If, Loop, Stmt, Store
 from minigrad.codegen.kernel.nodes import Kernel, Nest
-from minigrad.codegen.kernel.value_eval import index_value
+from minigrad.codegen.kernel.value_eval import index_value, operate
+from minigrad.codegen.plan.border import bordered
 from minigrad.codegen.plan.box import Box
 from minigrad.codegen.plan.build import with_microkernels
 from minigrad.codegen.plan.context import Context
@@ -28,8 +31,8 @@ from minigrad.codegen.plan.steps import Plan, resolve
 from minigrad.codegen.plan.sweep import sweep
 from minigrad.dtype import int64
 from minigrad.errors import InternalError
-from minigrad.expr import Atom, Index, Var, bounds, subs
-from minigrad.value import Value, ValueIndex, expressions, index
+from minigrad.expr import Atom, Index, Var, bounds, emin, subs
+from minigrad.value import Value, ValueIndex, expressions, index, substitute, walk
 
 POINTS = 4096
 """Reads that are looked up in each block: enough to meet a column among hundreds many times."""
@@ -49,8 +52,11 @@ def check_copies(kernel: Kernel, nest: Nest, plan: object) -> None:
             [isinstance(ctx.loops.extent(x), int) for x in ctx.loops.order]):
         return
     for s in ctx.staged:
-        _Check(ctx, s.step, s.box, s.filled, s.once, _copied(ctx, s)).run(
-            lambda here, make, s=s: _fills(ctx, s, here, make))
+        check = _Check(ctx, s.step, s.box, s.filled, s.once, _copied(ctx, s))
+        if s.box.padded:
+            check.run_rows(s)
+        else:
+            check.run(lambda here, make, s=s: _fills(ctx, s, here, make))
     if ctx.gathered is not None:
         step = ctx.gathered.step
         _Check(ctx, step, ctx.gathered.box, step.at, (), _element(ctx)).run(
@@ -102,6 +108,26 @@ class _Check:
             if places is not None:
                 self.look_up(places, self.written(loops, places))
 
+    def run_rows(self, s: Staged) -> None:
+        """Likewise by the statements themselves and the values that they store: what is beside the image is the same
+        everywhere."""
+        for choose in (lambda n: 0, lambda n: n - 1, lambda n: int(self.random.integers(n))):
+            places = self.block(choose)
+            if places is not None:
+                found, known = np.zeros(self.box.size), np.zeros(self.box.size, bool)
+                lanes = {x: Var(x, 0, self.ctx.loops.most(x) - 1) for x in places if self.ctx.loops.kind[x] == "vector"}
+                here = self.ctx.located(Here({**self.ones(), **places, **dict.fromkeys(self.once, 0), **lanes}))
+                opened = [(v, self.ctx.loops.most(x)) for x, v in lanes.items()]
+                for store, around, conditions in _stores(bordered(self.ctx, s, here) or [], opened, []):
+                    shape = [n for _, n in around]
+                    at = {v: np.arange(n).reshape([-1 if v is x else 1 for x, _ in around]) for v, n in around}
+                    holds = np.broadcast_to(_hold((*conditions, *store.conditions), at), shape)
+                    offset = np.broadcast_to(_number(store.offset, at), shape)[holds]
+                    self.inside(offset, "written")
+                    found[offset] = np.broadcast_to(_evaluated(store.value, at), shape)[holds]
+                    known[offset] = True
+                self.look_up(places, (found, known), s.factor)
+
     def block(self, choose: Callable[[int], int]) -> dict[str, int] | None:
         """Iterations of the loops outside; None where one has none."""
         places: dict[str, int] = {}
@@ -137,22 +163,26 @@ class _Check:
         found = {x: 0 for x in loops.order if loops.root[x].hi == 0 and loops.extent(x) == 1}
         return found | ({self.ctx.tile.word: 0} if self.ctx.tile is not None and self.ctx.tile.word else {})
 
-    def look_up(self, places: Mapping[str, int], written: tuple[Array, Array]) -> None:
+    def look_up(self, places: Mapping[str, int], written: tuple[Array, Array], value: Value | None = None) -> None:
         loops, ctx = self.ctx.loops, self.ctx
+        if not all([loops.most(x) for x in self.inner]):
+            return  # nothing is read
         inner = {x: Var(x, 0, loops.most(x) - 1) for x in self.inner}
         here = ctx.located(Here({**places, **inner}))
         at = {v: self.sample(loops.most(x)) for x, v in inner.items()}
         conditions = [v.hi - here.at[v] for v in loops.variables if v in here.at]
         conditions += [loops.count(x, here) - 1 - here.places[x] for x in inner]
         conditions += [loops.count(s.loop, here) - 1 - loops.inside_block(s.loop, here)
-                       for s in loops.split.values() if s.edge == "guard"]
+                       for s in loops.split.values() if s.edge in ("guard", "rest")]
         conditions += [subs(e, here.at) for e in loops.valid]
         holds = np.broadcast_to(_hold(conditions, at), POINTS)
         offset = np.broadcast_to(_number(self.box.at(here), at), POINTS)[holds]
         self.inside(offset, "read")
-        expected = np.broadcast_to(_mixed([0, *self.meaning(here)], at), POINTS)[holds]
+        meant = _mixed([0, *self.meaning(here)], at) if value is None else _evaluated(substitute(value, here.at), at)
+        expected = np.broadcast_to(meant, POINTS)[holds]
         found, known = written
-        for wrong, what in ((~known[offset], "never written"), (found[offset] != expected, "written as another one")):
+        others = _differ(found[offset], expected)
+        for wrong, what in ((~known[offset], "never written"), (others, "written as another one")):
             if wrong.any():
                 raise InternalError(f"[verify] {self.step}: of {offset.size} that are read {wrong.sum()} are "
                                     f"{what}, among them that at {offset[wrong][0]} of {self.box.size}")
@@ -178,6 +208,45 @@ def _in_loops(body: Iterable[Stmt], around: list[tuple[Var, int]]) -> Iterator[
     for s in body:
         if isinstance(s, Loop) and isinstance(s.stop, int):
             yield from _in_loops(s.body, [*around, (s.var, s.stop)])
+
+
+def _differ(found: Array, expected: Array) -> Array:
+    """True where numbers differ; NaN is like NaN."""
+    return (found != expected) & ~((found != found) & (expected != expected))
+
+
+def _stores(body: Iterable[Stmt], around: list[tuple[Var, int]], conditions: list[Index]) -> Iterator[
+        tuple[Store, list[tuple[Var, int]], list[Index]]]:
+    """The stores, each with the variables of the loops around it and their iterations, and the conditions, one of which
+    may be that another one does not hold. What has several conditions is all or nothing."""
+    for s in body:
+        if isinstance(s, Store):
+            yield s, around, conditions
+        elif isinstance(s, Loop) and isinstance(s.stop, int):
+            yield from _stores(s.body, [*around, (s.var, s.stop)], conditions)
+        elif isinstance(s, If):
+            yield from _stores(s.then, around, [*conditions, *s.conditions])
+            yield from _stores(s.otherwise, around, [*conditions, -1 - reduce(emin, s.conditions)])
+
+
+def _evaluated(root: Value, at: Mapping[Var, Array]) -> Array:
+    """A value at places, with numbers for what is loaded that differ from place to place."""
+    known: dict[Value, Any] = {}
+    with np.errstate(all="ignore"):
+        for v in walk(root):
+            if v.op in ("load", "local"):
+                name, indices = (v.buffer, v.indices) if v.op == "load" else (v.name, ())
+                number = _mixed([crc32(name.encode()), *indices], at) >> np.int64(40)
+                kind = v.dtype.compute.np
+                known[v] = (number % 2 if kind.kind == "b" else number % 8 if kind.kind in "iu" else
+                            1 + number % 999 / 1000).astype(kind)
+            elif v.op == "index":
+                known[v] = np.asarray(_number(v.index, at)).astype(v.dtype.np)
+            elif v.op == "guard":
+                known[v] = np.where(_hold(v.conditions, at), known[v.args[0]], known[v.args[1]])
+            else:
+                known[v] = operate(v, [(known[a], None) for a in v.args])[0]
+    return np.asarray(known[root], np.float64)
 
 
 def _index_of(value: Value) -> Index:

@@ -13,6 +13,7 @@ from minigrad.codegen.plan.box import box
 from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.loops import Cut, Loops, divides
 from minigrad.codegen.plan.matrix_units import Wave
+from minigrad.codegen.plan.places import Places
 from minigrad.codegen.plan.spaces import repeats, touched
 from minigrad.codegen.plan.stage import staged
 from minigrad.codegen.plan.steps import Ahead, Results, Stage
@@ -66,14 +67,16 @@ class Gathered:
         return [Alloc(self.memory[s.name], self.dtypes[s.name], self.box.size, "scratch") for s in self.sums]
 
 
-class Context:
+class Context(Places):
     """`outer`: loops of the domain around all sums; `copies`: unrolled ones inside them; `middle`: from the outermost
     loop of a sum to the last loop of the domain that is not unrolled, where sums are kept in memory between them.
-    `items`: of work-groups; `wave`, `tile`: what a microkernel computes; `memory`: of the function.
-    `repeats`: a block that reaches back stores again what is there; work-items would race."""
+    `items`: of work-groups; `tile`: what a microkernel computes; `memory`: of the function.
+    `written_out`: a tile's terms are. `repeats`: a block that reaches back stores again what is there; work-items would
+    race."""
 
     def __init__(self, kernel: Kernel, loops: Loops, wave: Wave | None, tile: Tiled | None):
-        self.kernel, self.nest, self.loops, self.wave, self.tile = kernel, loops.nest, loops, wave, tile
+        super().__init__(loops, wave)
+        self.kernel, self.nest, self.tile = kernel, loops.nest, tile
         self.taken = {p.name for p in kernel.params} | {s.name for s in kernel.scalars} | {d.name for d in kernel.dims}
         self.taken |= set(loops.root)
         self.dtypes = {p.name: p.dtype for p in kernel.params}
@@ -94,6 +97,7 @@ class Context:
         self.stored, self.repeats = touched(self.nest.body)[1], self.items is None and repeats(kernel, self.nest)
         self.memory: list[Alloc] = [s.alloc() for s in self.staged]
         self.gathered: Gathered | None = None
+        self.written_out = False
         if results is not None:
             self.gathered = Gathered(self, results, loops.units[0])  # type: ignore[arg-type]
             self.memory += self.gathered.allocs()
@@ -102,39 +106,10 @@ class Context:
         """A name that nothing else in the function has."""
         return fresh(stem, self.taken)
 
-    # ---- places ----
-
-    def opened(self, here: Here, name: str, place: Index) -> Here:
-        """`here` inside a loop."""
-        at, places, wave = dict(here.at), {**here.places, name: place}, self.wave
-        inside = Here(places, at, here.gone, here.whole, tuple([x for x in here.copies if x != name]), here.masked)
-        opened = [name]
-        if wave is not None and name == wave.each:
-            places |= wave.places(places)
-            opened = [wave.row, wave.column]
-        for v in [self.loops.root[x] for x in opened]:
-            if v not in at and self.is_open(v.name, inside):
-                at[v] = self.loops.place(v.name, inside)
-        return inside
-
     def instead(self, here: Here, s: Cut, place: Index) -> Here:
         """`here` inside a loop over what a split took apart, without the loops of its blocks."""
         gone = here.gone | self.loops.inside(s.outer) | self.loops.inside(s.inner)
         return self.opened(replace(here, gone=gone, whole=here.whole | {s.loop}), s.loop, place)
-
-    def located(self, here: Here) -> Here:
-        """`here` with what the variables are whose loops are all open."""
-        at: dict[Var, Index] = {}
-        here = replace(here, at=at)
-        for v in self.loops.variables:
-            if self.is_open(v.name, here):
-                at[v] = self.loops.place(v.name, here)
-        return here
-
-    def is_open(self, name: str, here: Here) -> bool:
-        """True where all loops that a loop was taken apart into are open."""
-        s = self.loops.split.get(name)
-        return name in here.places or s is not None and self.is_open(s.outer, here) and self.is_open(s.inner, here)
 
     # ---- blocks that are not whole ----
 

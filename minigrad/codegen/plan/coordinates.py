@@ -138,7 +138,9 @@ def inside_box(loops: Loops, name: str, here: Here) -> Index:
         return inside_box(loops, x, here) // n if by == "//" else inside_box(loops, x, here) % n
     fused = loops.members.get(name)
     if fused is None:
-        return loops.inside_block(name, here)
+        back = name not in loops.made_by and any(s.edge == "back" and loops.top(s.loop) == name
+                                                 for s in loops.split.values())
+        return loops.place(name, here) if back else loops.inside_block(name, here)
     whole = inside_box(loops, fused.loop, here)
     return whole // fused.row if name == fused.outer else whole % fused.row
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from minigrad.codegen.ir.nodes import If, Loop, Stmt, Store
+from minigrad.codegen.plan.border import bordered
 from minigrad.codegen.plan.context import Context
 from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.stage import Staged
@@ -43,7 +44,9 @@ def _fill(ctx: Context, s: Staged, here: Here) -> list[Stmt]:
     if s.called is not None:
         places[s.called.word] = 0
     conditions = tuple([-here.places[x] for x in s.once])
-    out = sweep(ctx, s.box, (s.factor,), replace(here, places=places), lambda at, _, there: [
+    here = replace(here, places=places)
+    apart = bordered(ctx, s, here)
+    out = apart if apart is not None else sweep(ctx, s.box, (s.factor,), here, lambda at, _, there: [
         Store(s.memory, s.box.at(at), copied_value(ctx, s, at), there)], s.step.transposed, s.step.transposed_by)
     out += _row_below(ctx, s, here)
     return [If(conditions, tuple(out))] if conditions else out

@@ -22,13 +22,12 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class WindowPlan(Fields):
-    """A window over planes. Names refer to the (first) nest's index variables.
+    """Phases of a window over planes. Names refer to the first nest's index variables.
 
-    form: 'taps', the taps are summed; 'plane', the planes are, one output per tap
+    form: 'taps', as the taps are summed
     planes: one parallel iteration each, for `band` tiles of rows
     rows, columns: of the plane's image; '' where there are no rows
     height, vectors, width: a register tile is height rows of `vectors` vectors of `width` columns
-    passes: over a band, each for a part of the taps' columns (form 'plane')
     phases: nests that interleave their outputs
     """
 
@@ -40,7 +39,6 @@ class WindowPlan(Fields):
     vectors: int
     width: int
     band: int
-    passes: int = 1
     phases: int = 1
 
 

@@ -48,6 +48,8 @@ def with_sizes(nest: Nest, plan: Plan) -> Plan:
     indices are sums of multiples of the nest's variables, from one place in each buffer on. Not where blocks may end
     early that the plan does not name: their sizes were chosen for these extents, and would be others for others."""
     blocks = plan.sizes
+    if not {v.name for space in spaces(nest) for v in space.own}.isdisjoint(blocks):
+        return plan  # the policy has chosen
     plan = replace(plan, steps=tuple([s for s in plan.steps if not isinstance(s, Sizes)]))
     if plan.results is not None or not {s.inner for s in _short(plan)} <= set(blocks):
         return plan
@@ -109,7 +111,8 @@ def _plan_extents(nest: Nest, plan: Plan) -> tuple[Extents, Multiples]:
             raise refuse(Sizes(plan.sizes), "variables whose loops are not written out", x)
     extents = {v.name: v.hi + 1 for v in variables_of((nest,))}
     whole = {x: multiples[loops[x]] for x in free if loops[x] in multiples}
-    return (dict.fromkeys(plain, 0) | {x: least.get(loops[x], 1) for x in free},
+    boxed = in_boxes(plan)  # places there go by the steps that accesses have
+    return (dict.fromkeys([x for x in plain if x not in boxed], 0) | {x: least.get(loops[x], 1) for x in free},
             {x: n for x, n in whole.items() if exact_quotient(extents[x], n) is not None})
 
 
@@ -130,7 +133,7 @@ def _with_blocks(kernel: Kernel, nest: Nest, plan: Plan) -> tuple[Kernel, Plan, 
             dims.append(Var(next(names), 1, MOST // whole))
             values.append(s.size // whole)
             s = replace(s, size=whole, times=dims[-1])
-        elif isinstance(s, Stage) and not s.items:
+        elif isinstance(s, Stage) and not s.items and not s.border:
             elements = product([length(loops, c) for c in s.layout])
             s = replace(s, room=_rounded(elements)) if isinstance(elements, int) else s
         steps.append(s)
@@ -143,6 +146,17 @@ def _rounded(size: int) -> int:
     size = max(size, LEAST_ROOM)
     step = (1 << (size - 1).bit_length()) // 8
     return -(-size // step) * step
+
+
+def in_boxes(plan: Plan) -> frozenset[str]:
+    """Variables in coordinates of copies that are sums of several."""
+    whole = {x: s.loop for s in plan.steps if isinstance(s, Split) for x in (s.outer, s.inner)}
+    found = set[str]()
+    for x in [loop_of(x) for s in plan.stages if s.border for c in s.layout for _, x in terms_of(c)]:
+        while x in whole:
+            x = whole[x]
+        found.add(x)
+    return frozenset(found)
 
 
 def written_out(plan: Plan) -> frozenset[str]:

@@ -18,12 +18,15 @@ from dataclasses import dataclass, replace
 
 from minigrad.codegen.ir.nodes import Alloc
 from minigrad.codegen.kernel.value_walk import Rewriter, loaded, replace_values
-from minigrad.codegen.plan.box import Box, box, depends_on_sums
-from minigrad.codegen.plan.coordinates import leaves
+from minigrad.codegen.plan.box import Box, box, depends_on_sums, on_sums_alone
+from minigrad.codegen.plan.coordinates import leaves, terms_of
 from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.loops import Loops, divides, refuse
 from minigrad.codegen.plan.matrix_units import Wave, for_unit
+from minigrad.codegen.plan.places import Places
+from minigrad.codegen.plan.rows import aligned
 from minigrad.codegen.plan.spaces import along
+from minigrad.codegen.plan.steps.ahead import Ahead
 from minigrad.codegen.plan.steps.stage import Stage
 from minigrad.codegen.plan.tiles import Tiled
 from minigrad.codegen.plan.words import narrowed
@@ -50,6 +53,7 @@ class Staged:
     filled: str
     once: tuple[str, ...]
     called: Tiled | None = None
+    ahead: int = 0
 
     @property
     def dtype(self) -> DType:
@@ -74,12 +78,19 @@ def staged(loops: Loops, step: Stage, wave: Wave | None, tile: Tiled | None, mem
     group = next((u for u in loops.units if isinstance(u, tuple)), ())
     bodies = [Rewriter(own).value(s.value.args[0]) for s, own in zip(group, along(group), strict=True)]
     found = _whole(list(dict.fromkeys(f for body in bodies for f in _parts(body, step, loops, known))), step)
+    if not found:
+        for _, whole in (p for body in bodies for p in _parts(body, replace(step, layout=()), loops, known)):
+            depends_on_sums(loops, step, whole)
     if len(found) != 1:
         raise refuse(step, f"one part of a sum's terms that reads {step.operand} and depends on its coordinates and "
                            f"loops outside {step.at} alone", str(len(found)))
     part, factor = found[0]
     depends_on_sums(loops, step, factor)
+    rows = {x for c in step.layout for _, x in terms_of(c) if x in loops.root and loops.made_by.get(x) is None}
     for s in loops.split.values():
+        entire = step.border and loops.top(s.loop) in rows and loops.root[s.loop].name in rows
+        if entire and (s.edge == "back" or loops.inside(s.loop) <= coordinates[-1]):
+            continue  # rows have room for whole vectors
         if s.edge in ("back", "guard") and any([loops.inside(s.loop) <= c for c in coordinates]) and \
                 not loops.beyond(s) and (loops.cut_short(s.loop) or not divides(s, loops.extent(s.loop))):
             blocks = "do not reach back" if s.edge == "back" else "are whole"
@@ -96,7 +107,9 @@ def staged(loops: Loops, step: Stage, wave: Wave | None, tile: Tiled | None, mem
     between = tuple([x for x in order[first + 1:last + 1] if x not in inside])
     called = tile if tile is not None and step.layout[-1] == tile.word else None
     if called is None:
-        return Staged(step, part, factor, memory, box(loops, step, factor.dtype.itemsize), order[last], between)
+        made = aligned(Places(loops, wave), box(loops, step, factor.dtype.itemsize), factor, step.at, step.border)
+        ahead = next((a.by for a in loops.of(Ahead) if a.operand == step.operand and a.at == step.at and not a.of), 0)
+        return Staged(step, part, factor, memory, made, order[last], between, ahead=ahead)
     narrow = narrowed(factor)
     if narrow is None:
         raise refuse(step, f"an operand of words for {called.tile.name}", "another part of the sum")
@@ -113,7 +126,8 @@ def _parts(body: Value, step: Stage, loops: Loops, known: frozenset[str]) -> Ite
         if not any(x.op == "load" and x.buffer == step.operand for x in walk(v)):
             continue
         part = guard(v, const(0, v.dtype), conditions)
-        if all([loops.inside(x.name) <= known for x in free_variables(part) if x.name in loops.root]):
+        if all([loops.inside(x.name) <= known for x in free_variables(part) if x.name in loops.root]) and \
+                (not step.layout or on_sums_alone(loops, step, part)):
             yield v, part
         elif v.op == "guard":
             todo.append((v.args[0], (*conditions, *v.conditions)))

@@ -14,6 +14,7 @@ from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.loop_nest import copied, swept
 from minigrad.codegen.plan.spaces import Unit, touched, units
 from minigrad.codegen.plan.sums import inner_reductions, sums_together
+from minigrad.codegen.plan.taps import is_light, written_out
 from minigrad.expr import Index
 from minigrad.value import Value, const, guard, load, local, substitute
 
@@ -39,7 +40,8 @@ def copy_by_copy(ctx: Context, body: Sequence[Unit], here: Here, names: Names) -
 
     def each(masked: bool) -> list[Stmt]:
         at = replace(here, copies=(), masked=masked)
-        return copied(ctx, here.copies, at, lambda at: statements_of(ctx, body, at, names))
+        made = copied(ctx, here.copies, at, lambda at: statements_of(ctx, body, at, names))
+        return written_out(made) if ctx.written_out and is_light(body) else made
 
     whole = () if ctx.loops.valid else ctx.where_whole(here)
     return [If(whole, tuple(each(False)), tuple(each(True)))] if whole else each(bool(ctx.loops.valid))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from math import prod
 
@@ -29,9 +30,10 @@ from minigrad.codegen.plan.loop_nest import copied, loop_of, swept
 from minigrad.codegen.plan.loops import Cut, divides, refuse
 from minigrad.codegen.plan.matrix_units import Wave
 from minigrad.codegen.plan.spaces import along
+from minigrad.codegen.plan.taps import by_element, meetings
 from minigrad.errors import present
 from minigrad.expr import Index, Var, emin
-from minigrad.value import Value, across, free_variables, guard, load, local, substitute
+from minigrad.value import Value, across, binary, const, free_variables, guard, load, local, substitute, walk
 
 
 def sums_together(ctx: Context, group: Sequence[Define], here: Here, names: Mapping[str, Value]
@@ -143,17 +145,22 @@ class Term:
 
 class Sum:
     """Reductions over one space. `around`: their loops, and copies that stand outside some of these; `lane`: the loop
-    of theirs across lanes; `parts`: of theirs in accumulators of their own."""
+    of theirs across lanes; `parts`: of theirs in accumulators of their own. `last`: the split that made lanes which are
+    one vector and not whole: what is beyond the end is left out where lanes are joined."""
 
     def __init__(self, ctx: Context, over: tuple[Var, ...], bodies: Sequence[tuple[str, Value]], here: Here,
                  kept: Kept | None = None):
         self.ctx, self.here, self.kept = ctx, here, kept
         self.levels, self.resumed = ((), False) if kept is None else (kept.levels, kept.resumed)
         own, loops = {v.name for v in over}, ctx.loops
+        self.over = over
         names = [x for x in loops.order if x not in here.gone and x not in here.places and loops.kind[x] != "call"
                  and (loops.root[x].name in own or x in here.copies)]
         self.lane = next((x for x in names if loops.kind[x] == "vector" and x not in here.copies), None)
         names = [x for x in names if x != self.lane]
+        split = loops.made_by.get(self.lane or "")
+        one = split is not None and split.edge == "guard" and loops.extent(split.outer) == 1
+        self.last = split if one and any([s.box.padded for s in ctx.staged]) else None
         last = max((k for k, x in enumerate(names) if x not in here.copies), default=-1) + 1
         self.around = names[:last]
         self.parts = tuple([x for x in self.around if x in loops.parts])
@@ -197,8 +204,13 @@ class Sum:
     def steps(self, here: Here) -> list[Stmt]:
         """The loops, and what they add to the accumulators."""
         bodies = [t.body for t in self.terms]
-        return swept(self.ctx, self.around, here, lambda at: self.step(at, False),
-                            lambda name, at: operands_ahead(self.ctx, bodies, name, at))
+        met = meetings(self.ctx, self.around, here)
+        if met is None:
+            around, terms = self.around, lambda at: self.step(at, False)
+        else:
+            around = [x for x in self.around if x not in (met.tap, met.copy)]
+            terms = partial(by_element, self.ctx, met, self.around, self.step)
+        return swept(self.ctx, around, here, terms, lambda name, at: operands_ahead(self.ctx, bodies, name, at))
 
     def count(self, names: Sequence[str]) -> int:
         return prod([self.ctx.loops.most(x) for x in names])
@@ -305,14 +317,26 @@ class Sum:
 
     def read(self, t: Term, value: Value, here: Here) -> Value:
         """A value at a place, copies of operands in place of these; neutral outside blocks with the edge guard."""
-        conditions = () if t.monoid.name == "sum" and self.is_zero_outside(value) else self.ctx.within(here)
+        needed = self.needed(value)
+        conditions = () if t.monoid.name == "sum" and self.is_zero_outside(value) else self.ctx.within(here, needed)
         at = here.at
         if conditions and self.ctx.items is not None and loaded(value) & self.ctx.stored:
             at = {v: emin(place, v.hi) for v, place in at.items()}  # what another group writes is not read and dropped
         value = substitute(value, at)
         copies = {s.memory: s.read(here) for s in self.ctx.staged}
         value = Rewriter({}, locals_=copies).value(value) if copies else value
+        if conditions and needed is not None and t.monoid.name == "sum" and value.op == "mul":
+            zero, made = const(0, value.dtype), {s.memory for s in self.ctx.staged}
+            masked = [a for a in value.args if self.last is None or made.isdisjoint(loaded(a))]
+            return binary("mul", *[guard(a, zero, conditions) if a in masked else a for a in value.args])
         return guard(value, t.monoid.init(value.dtype), conditions)
+
+    def needed(self, value: Value) -> frozenset[Var] | None:
+        """The variables beyond whose blocks a term is not looked at: those of the sum, and those on which what it reads
+        depends besides copies with room; None for all."""
+        made = {s.memory: s.box.padded or s.step.items and len(s.step.layout) > 1 for s in self.ctx.staged}
+        read = [made[v.name] for v in walk(value) if v.op == "local" and v.name in made]
+        return free_variables(value) | set(self.over) if read and all(read) else None
 
     def is_zero_outside(self, value: Value) -> bool:
         """True where a value is a product, or sums of products of bits, of copies that hold 0 outside blocks of the
@@ -346,7 +370,11 @@ class Sum:
             for t in self.terms:
                 def total(at: Here, t: Term = t) -> list[Stmt]:
                     slot = self.slot(t.used, (), at)
-                    return [Store(t.total, slot, across(t.monoid.name, load(t.acc, (slot * parts,), t.body.dtype)))]
+                    value, left = load(t.acc, (slot * parts,), t.body.dtype), tuple[Index, ...]()
+                    if self.last is not None:
+                        left = (ctx.loops.count(self.last.loop, at) - 1 - at.places[lane],)
+                    value = guard(value, t.monoid.init(t.body.dtype), left)
+                    return [Store(t.total, slot, across(t.monoid.name, value))]
                 out += copied(ctx, t.used, at, total)
             return out
 

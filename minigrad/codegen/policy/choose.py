@@ -47,7 +47,8 @@ def choose_plans(nests: Sequence[Nest], target: Target) -> list[tuple[tuple[Nest
     made: list[tuple[tuple[Nest, ...], AnyPlan]] = []
     for _, found in groupby(nests, key=lambda n: [s.param for s in n.body if isinstance(s, Store)]):
         run = tuple(found)
-        together = (window_groups if target.has_groups else window).plan(run, target) if len(run) > 1 else ""
+        phases = window_groups.plan if target.has_groups else window.phases_plan
+        together = phases(run, target) if len(run) > 1 else ""
         if isinstance(together, WindowPlan | GroupWindowPlan):
             made.append((run, together))
             continue
@@ -128,9 +129,9 @@ def other_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
     plan = packed.plan(nest, target)
     if not isinstance(plan, str):
         return plan
-    over_planes = window.plan((nest,), target)
-    if isinstance(over_planes, WindowPlan):
-        return nest, over_planes
+    over_planes = window.plan(nest, target)
+    if not isinstance(over_planes, str):
+        return over_planes
     plan = packed.plan(nest, target, small=True)
     if not isinstance(plan, str):
         return plan

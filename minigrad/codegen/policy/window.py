@@ -1,16 +1,24 @@
-"""Windows over planes: depthwise convolution, its gradients, pooling. Input rows staged once, taps written out.
+"""Windows over planes: depthwise convolution, its gradients, pooling. Rows of positions staged once, taps written out.
 
-    taps    for planes, bands of rows parallel:
-              stage the rows of positions that the band reads, padded, each computed once
-              for tiles of rows: for vectors of columns: height x vectors accumulators
-                for columns of taps, for staged rows: each vector of positions goes into all sums that it meets
-              the epilogue, per register or over the tile in memory
+    taps      split i1 -> b y by 28, exact      a worker's band of rows
+              split y -> t u by 14, exact       rows of a register tile
+              split i2 -> j l by 16, exact
+              bind parallel i0 b
+              bind vector l
+              bind unroll u r0
+              order i0 b t j l r1 r0 u          a loop over columns of taps; a staged vector goes into all sums it meets
+              stage p0 at b as [y+r0][i2+r1], border
 
-    plane   for planes parallel: an accumulator per tap
-              for sums around, for bands: stage; for tiles of rows: for columns: A in registers, as above
-              each accumulator joined across lanes, the epilogue
+    plane     split r1 -> t u by 7, exact       lanes along the sum, an accumulator per tap
+              split r2 -> j l by 16, guard
+              bind parallel i0
+              bind vector l
+              bind unroll i2 u i1
+              order i0 l r0 t j i2 u i1
+              stage p1 at r0 as [r1+i1][r2+i2], border
 
-Heights, vectors and bands depend on shapes and the target only.
+Of a stride, columns of a row with the same residue lie side by side, `[r1%2][i2+r1//2]`. Heights, vectors and bands
+depend on shapes and the target only. Phases of a strided gradient have a plan of their own.
 """
 from __future__ import annotations
 
@@ -20,20 +28,26 @@ from math import ceil, prod
 from minigrad.codegen.kernel.access import typical
 from minigrad.codegen.kernel.nodes import Nest
 from minigrad.codegen.lowering.arguments import Extents, plain_variables
-from minigrad.codegen.machines.caches import room
+from minigrad.codegen.machines.caches import PAGE, room
 from minigrad.codegen.machines.machine import Costs, machine
 from minigrad.codegen.patterns.recognise_phases import recognise_any
-from minigrad.codegen.patterns.recognise_window import Window
+from minigrad.codegen.patterns.recognise_window import Axis, Window
 from minigrad.codegen.plan.other_plans import WindowPlan
+from minigrad.codegen.plan.steps import Ahead, Bind, Order, Plan, Sizes, Split, Stage, Step
 from minigrad.codegen.policy import window_groups
 from minigrad.codegen.policy.blocking import MAX_VECTORS, SPARE_REGISTERS
 from minigrad.codegen.policy.lanes import MIN_PARALLEL
 from minigrad.errors import present
+from minigrad.expr import Index, Var, coefficient
 from minigrad.target import Target
+from minigrad.value import free_variables, value_atoms, walk
 
 MAX_TERMS = {"taps": 400, "plane": 100}
 """Multiply-adds of a tile: bounds code size and the time to compile it. Columns of taps are a loop, but in a plane's
 gradient they are written out."""
+
+MAX_WRITTEN = 200
+"""Multiply-adds of a tile of a plane's gradient that is written out, where its height is chosen to divide the rows."""
 
 MAX_HEIGHT = 14
 
@@ -46,14 +60,55 @@ REST = 1.15
 MIN_COLUMNS = 4
 """Columns of an image from which lanes along them pay."""
 
+FEW_TAPS = 4
+"""Taps below which positions are loaded from where they are."""
 
-def plan(nests: Sequence[Nest], target: Target) -> WindowPlan | str:
-    """The plan of a window, or why the nest is none; of several nests, as phases of one window."""
+
+def plan(nest: Nest, target: Target) -> tuple[Nest, Plan] | str:
+    """The nest as a product and the steps of a window, or why it has none."""
+    window = recognise_any((nest,))
+    if isinstance(window, str):
+        return window
+    why = _refused(window, target)
+    if why:
+        return f"not a window: {why}"
+    steps = _taps(window, target) if window.form == "taps" else _plane(window, target)
+    plain = plain_variables((nest,))
+    sizes = tuple([v.name for v in (*window.planes, *window.extra) if v.name in plain])
+    return window.nest, Plan("window", (*((Sizes(sizes),) if sizes else ()), *steps))
+
+
+def _refused(window: Window, target: Target) -> str:
+    """The reason for which a window is not staged; empty where it is."""
+    rows, columns = window.phase.rows, window.phase.columns
+    if target.is_gpu:
+        return "a work-item of a GPU has too little memory of its own"
+    if columns.length < MIN_COLUMNS:
+        return "too few columns"
+    if columns.tap is None or columns.stride == 1 and len(rows.taps) * len(columns.taps) < FEW_TAPS:
+        return "rows are read as they are"
+    around = window.planes if window.form == "taps" else (*window.planes, *window.extra)
+    if rows.image is None and free_variables(window.value).isdisjoint(around):
+        return "no planes"
+    if any(a.stride > 1 and a.dilation != 1 for a in (rows, columns) if a.tap is not None):
+        return "stride and dilation"
+    told = window.value.conditions if window.value.op == "guard" else ()
+    if window.form == "plane" and not all([_by_constants(c, window.column) for c in told]):
+        return "a border that is told by no constants"
+    return "" if _operand(window) else "no operand is read"
+
+
+def _by_constants(condition: Index, v: Var) -> bool:
+    """True where a condition says nothing of a variable, or up to or from which constant it goes."""
+    step = coefficient(condition, v)
+    return step == 0 or isinstance(step, int) and isinstance(condition - step * v, int)
+
+
+def phases_plan(nests: Sequence[Nest], target: Target) -> WindowPlan | str:
+    """The plan of several nests as phases of one window, or why they are none."""
     window = recognise_any(nests)
     if isinstance(window, str):
         return window
-    if target.is_gpu:
-        return "not a window: a work-item of a GPU has too little memory of its own"
     if max(p.columns.length for p in window.phases) < MIN_COLUMNS:
         return "not a window: too few columns"
     return make_plan(window, target)
@@ -62,8 +117,110 @@ def plan(nests: Sequence[Nest], target: Target) -> WindowPlan | str:
 def why_unstaged(nest: Nest, target: Target) -> str:
     """The reason that `plan` gives for one nest, or that of work-groups where the target has them; empty for a window.
     """
-    made = (window_groups.plan if target.has_groups else plan)((nest,), target)
+    made: object = window_groups.plan((nest,), target) if target.has_groups else plan(nest, target)
     return made if isinstance(made, str) else ""
+
+
+def _taps(window: Window, target: Target) -> list[Step]:
+    """The steps of a window whose taps are summed."""
+    rows, columns = window.phase.rows, window.phase.columns
+    tile = make_plan(window, target)
+    own = [v.name for v in window.planes if v in free_variables(window.value)]
+    again = [v.name for v in window.planes if v.name not in own]
+    steps, around, inner, base = list[Step](), list[str](), list[str](), ""
+    height = tile.height
+    if rows.image is not None:
+        base, count = rows.image.name, rows.length
+        if height * tile.band < count or not own:
+            height, band = _band(count, height, tile.band)
+            if band < count or not own:
+                steps.append(_split(base, "b", "y", band, count, "guard"))
+                base, count, around = "y", band, ["b"]
+        if height > 1:
+            steps.append(_split(base, "t", "u", height, count, "back"))
+        inner = ["t"] if height > 1 else [base]
+    tiles = ["u"] if height > 1 and rows.image is not None else []
+    column = present(columns.image, "[plan] expected columns of an image").name
+    if tile.vectors == 1:
+        steps.append(_split(column, "j", "l", tile.width, columns.length, "guard"))
+    else:
+        steps += [_split(column, "j", "jj", tile.vectors * tile.width, columns.length, "guard"),
+                  Split("jj", "v", "l", tile.width)]
+        tiles.append("v")
+    taps = [[a.tap.name] if a.tap is not None else [] for a in (columns, rows)]
+    parallel = [*own, *around]
+    order = [*parallel, *again, *inner, "j", "l", *taps[0], *taps[1], *tiles]
+    steps += [Bind("parallel", tuple(parallel)), Bind("vector", ("l",)), Bind("unroll", (*tiles, *taps[1])),
+              Order(tuple(order)), *_staged(window, parallel[-1], base)]
+    output = window.groups[0].outputs[0]
+    if not value_atoms(output.indices[0]):
+        steps.append(Ahead(output.param, "j", PAGE))
+    return steps
+
+
+def _plane(window: Window, target: Target) -> list[Step]:
+    """The steps of a window whose planes are summed, one output per tap. (Passes over a part of the taps' columns,
+    where registers hold no sums of all, took up to three times as long with 16 registers as the stack does.)"""
+    rows, columns = window.phase.rows, window.phase.columns
+    tile, each = make_plan(window, target), len(rows.taps) * len(columns.taps)
+    taps = [[a.tap.name] if a.tap is not None else [] for a in (columns, rows)]
+    planes, extra = ([v.name for v in vs] for vs in (window.planes, window.extra))
+    steps, around, tiles, base, at = list[Step](), list[str](), list[str](), "", [*planes, *extra]
+    if rows.image is not None:
+        base, count = rows.image.name, rows.length
+        band = max([d for d in range(1, count + 1) if count % d == 0 and d <= tile.band * tile.height])
+        if tile.height <= band < count or not at:
+            steps.append(Split(base, "b", "y", band))
+            base, count, around, at = "y", band, ["b"], ["b"]
+        height = min([h for h in range(tile.height, 3 * tile.height) if count % h == 0 and h * each <= MAX_WRITTEN],
+                     default=tile.height)
+        if height > 1:
+            steps.append(_split(base, "t", "u", height, count, "rest"))
+            tiles = ["u"]
+        around.append("t" if height > 1 else base)
+    column = present(columns.image, "[plan] expected columns of an image").name
+    steps.append(_split(column, "j", "l", tile.width, columns.length, "guard"))
+    order = [*planes, "l", *extra, *around, "j", *taps[0], *tiles, *taps[1]]
+    return [*steps, *([Bind("parallel", tuple(planes))] if planes else []), Bind("vector", ("l",)),
+            Bind("unroll", (*taps[0], *tiles, *taps[1])), Order(tuple(order)),
+            *_staged(window, at[-1], base)]
+
+
+def _split(loop: str, outer: str, inner: str, size: int, count: int, edge: str) -> Split:
+    """A split, exact where it can be."""
+    return Split(loop, outer, inner, size, "exact" if count % size == 0 else edge)
+
+
+def _band(rows: int, height: int, band: int) -> tuple[int, int]:
+    """(height of a tile, rows of a band) near those that are asked for, so that blocks overlap as little as may be."""
+    bands = ceil(rows / (height * band))
+    near = [(h, ceil(ceil(rows / m) / h) * h) for h in range(max(1, height - 3), height + 1)
+            for m in range(bands, bands + 3)]
+    return min(near, key=lambda x: ceil(rows / x[1]) * x[1] / rows * (1 + 0.5 / x[0]))
+
+
+def _staged(window: Window, at: str, base: str) -> list[Step]:
+    """The copy of the positions, rows of them by the loop `base`, and prefetches of what is read a page after them."""
+    rows, columns, read = window.phase.rows, window.phase.columns, _operand(window)
+    column = present(columns.image, "[plan] expected columns of an image").name
+    layout = [*(_coordinate(rows, base, False) if rows.image is not None else []), *_coordinate(columns, column, True)]
+    return [Stage(read, at, tuple(layout), border=True), Ahead(read, at, PAGE)]
+
+
+def _coordinate(axis: Axis, base: str, columns: bool) -> list[str]:
+    """The layout of positions along an axis; of columns, those of one residue of the stride are side by side."""
+    if axis.tap is None:
+        return [base]
+    tap, s, d = axis.tap.name, axis.stride, axis.dilation
+    if s == 1:
+        return [f"{base}{'+' if d > 0 else '-'}{f'{abs(d)}*' if abs(d) > 1 else ''}{tap}"]
+    return [f"{tap}%{s}", f"{base}+{tap}//{s}"] if columns else [f"{s}*{base}+{tap}"]
+
+
+def _operand(window: Window) -> str:
+    """A buffer that is read at the positions; '' where they are computed from none."""
+    return min({v.buffer for v in walk(window.value) if v.op == "load" and window.column in free_variables(v)},
+               default="")
 
 
 def make_plan(window: Window, target: Target) -> WindowPlan:
@@ -76,11 +233,7 @@ def make_plan(window: Window, target: Target) -> WindowPlan:
     vectors = ceil(columns / width)
     kernel = len(phase.rows.taps), len(phase.columns.taps)
     stride = phase.rows.stride
-    passes, costs = 1, machine(target).costs
-    if window.form == "plane":
-        spare = target.registers - SPARE_REGISTERS - 2
-        passes = min(kernel[1], ceil(kernel[0] * kernel[1] / spare))
-        kernel = kernel[0], ceil(kernel[1] / passes)
+    costs = machine(target).costs
     best: tuple[float, int, int] | None = None
     for count in range(MAX_VECTORS, 0, -1):
         if vectors % count or (window.form == "plane" and count > 1):
@@ -107,7 +260,7 @@ def make_plan(window: Window, target: Target) -> WindowPlan:
     image = (phase.rows.image, phase.columns.image)
     return WindowPlan("window", window.form, tuple(v.name for v in window.planes),
                       image[0].name if image[0] is not None else "", image[1].name if image[1] is not None else "",
-                      rows, count, width, band, passes, len(window.phases))
+                      rows, count, width, band, len(window.phases))
 
 
 def registers(form: str, kernel: tuple[int, int], rows: int, vectors: int) -> int:

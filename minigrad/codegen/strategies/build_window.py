@@ -16,7 +16,6 @@ from minigrad.codegen.patterns.recognise_window import MAX_TAPS, Phase, Rows
 from minigrad.codegen.plan.other_plans import WindowPlan
 from minigrad.codegen.policy.blocking import is_plain
 from minigrad.codegen.policy.window import CHAINS
-from minigrad.codegen.strategies.build_window_plane import PlaneBuilder
 from minigrad.codegen.strategies.window_builder import WindowBuilder
 from minigrad.errors import present
 from minigrad.expr import Index, Var, coefficient, subs
@@ -40,10 +39,8 @@ MANY_TAPS = 2
 
 
 def build_window(kernel: Kernel, nests: Sequence[Nest], plan: WindowPlan, name: str) -> Function:
-    """The loop nest of a window, which is one nest or several phases."""
-    window = expected_window(nests, plan)
-    builder = TapsBuilder if window.form == "taps" else PlaneBuilder
-    return builder(kernel, window, plan).function(name)
+    """The loop nest of several phases of a window."""
+    return TapsBuilder(kernel, expected_window(nests, plan), plan).function(name)
 
 
 def apart(items: list[int], step: int) -> list[int]:

@@ -101,8 +101,7 @@ class Staging:
         self.segment = self.length()
         self.pitch = self.segment * self.stride
         reach = max(max(p.rows.taps) for p in phases) - self.first_row + 1
-        whole = ceil_div(phases[0].rows.length, plan.height) * plan.height if window.form == "plane" else 0
-        self.all_rows = max(self.image_rows, self.row_stride * (whole - 1) + reach)
+        self.all_rows = self.image_rows
         self.rows = min(self.row_stride * (plan.height * plan.band - 1) + reach, self.all_rows)
         self.memory = names.name("x")
 

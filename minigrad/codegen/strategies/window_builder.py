@@ -26,10 +26,9 @@ class WindowBuilder:
         self.bands = -(-tiles // plan.band)
 
     def function(self, name: str) -> Function:
-        used = free_variables(self.window.value) if self.window.form == "taps" else frozenset(self.window.planes)
+        used = free_variables(self.window.value)
         own = [v for v in self.window.planes if v in used]
-        bands = self.bands if self.window.form == "taps" else 1
-        p, total, places = spread([*(v.hi + 1 for v in own), bands])
+        p, total, places = spread([*(v.hi + 1 for v in own), self.bands])
         at = dict(zip(own, places, strict=False))
         body = self.plane(at, places[-1], [v for v in self.window.planes if v not in used])
         return function_of(self.kernel, name, Loop(p, 0, total, "parallel", (*self.staging.allocate(), *body)))

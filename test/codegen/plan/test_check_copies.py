@@ -2,7 +2,7 @@
 import pytest
 from support.plan_stage import product
 
-from minigrad.codegen.plan import sweep
+from minigrad.codegen.plan import runs
 from minigrad.codegen.plan.box import Box
 from minigrad.codegen.plan.check_copies import check_copies
 from minigrad.codegen.plan.text import parse_plan
@@ -27,7 +27,7 @@ def test_whole_copies_pass() -> None:
 
 
 def test_copies_that_lack_elements_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "_count", lambda loops, name, here: loops.count(name, here) - (name == "r0"))
+    monkeypatch.setattr(runs, "_count", lambda loops, name, here: loops.count(name, here) - (name == "r0"))
     with pytest.raises(InternalError, match="never written"):
         check()
 

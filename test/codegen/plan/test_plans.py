@@ -206,7 +206,7 @@ WRONG = [
     (PRODUCT, ["tile i0 i1 4 4"],
      "expected a step among split, sizes, fuse, order, bind, parts, stage, results, call, ahead, got 'tile i0 i1 4 4'"),
     (PRODUCT, ["split i0 -> a by 4"],
-     "expected 'split LOOP -> OUTER INNER by SIZE, exact|back|guard|rest|short|over', got 'split i0 -> a by 4'"),
+     "expected 'split LOOP -> OUTER INNER by SIZE, exact|back|guard|rest|short', got 'split i0 -> a by 4'"),
     (PRODUCT, ["split i2 -> a b by 4, rest"],
      "split i2 -> a b by 4, rest: expected a loop among i0 i1 r0, got i2"),
     (PRODUCT, ["split i0 -> a b by 4"],

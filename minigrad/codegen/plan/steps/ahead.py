@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from minigrad.codegen.kernel.nodes import Nest, Store
 from minigrad.codegen.plan.loops import NAME, Faults, Loops, Match, Step
+from minigrad.codegen.plan.steps.stage import Stage
 from minigrad.expr import Index
 from minigrad.value import walk
 
@@ -43,7 +44,8 @@ class Ahead(Step):
         stores = any(isinstance(s, Store) and s.param == self.operand for s in loops.nest.body)
         if stores and loops.order.index(self.at) >= loops.first_sum:
             yield f"{self}: expected a loop around all sums, as {self.operand} is stored after them, got {self.at}"
-        if not places_after(loops.nest, self.operand) and not loops.sums(self.at):
+        copied = any([s.operand == self.operand and s.at == self.at for s in loops.of(Stage)])
+        if not copied and not places_after(loops.nest, self.operand) and not loops.sums(self.at):
             yield f"{self}: expected a loop of a sum, got {self.at} of {loops.root[self.at]}"
 
 

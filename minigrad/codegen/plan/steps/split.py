@@ -29,7 +29,7 @@ class Split(Cut, Step):
     Halide: split and TailStrategy; TVM: split; Exo: divide_loop.
     """
 
-    usage = "split LOOP -> OUTER INNER by SIZE, exact|back|guard|rest|short|over"
+    usage = "split LOOP -> OUTER INNER by SIZE, exact|back|guard|rest|short"
     pattern = rf"split ({NAME}) -> ({NAME}) ({NAME}) (by|into) (\d+)(?:, ?(\w+))?"
     shapes = True
 

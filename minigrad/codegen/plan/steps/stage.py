@@ -13,7 +13,9 @@ class Stage(Laid):
     worker's own, laid out as [kk][v][l], loops inside j: contiguous along the last. Loops between that the copy does
     not depend on read it again. `transposed kk by 4`: it is read along kk, in square blocks that are transposed in
     registers. A coordinate may be a sum, `[c][y+ky][x+kx]`, where the operand depends on the sum alone: each element is
-    copied once, borders are looked at in the copy only, and y and x may be fused into rows of that length.
+    copied once, borders are looked at in the copy only, and y and x may be fused into rows of that length. `border`:
+    rows have room for whole vectors; what is inside the image is copied in such, what is not is filled beside it, in
+    lanes of a sum, too, that are open. A row may then be read beyond blocks with the edges guard and back.
     Halide: compute_at and store_in; TVM: cache_read.
 
     `by items`: all work-items of a group copy it, to memory that they share, in turns: one element after another along
@@ -34,16 +36,18 @@ class Stage(Laid):
     items: bool = False
     double: bool = False
     room: int = 0
-    usage = "stage BUFFER at LOOP as [LOOP+LOOP]..., transposed LOOP by NUMBER, by items, double"
-    pattern = rf"stage ({NAME}) at ({NAME}) as {COORDINATES}{TRANSPOSED}(?:(, ?by items)(, ?double)?)?"
+    border: bool = False
+    usage = "stage BUFFER at LOOP as [LOOP+LOOP]..., transposed LOOP by NUMBER, by items, double, border"
+    pattern = rf"stage ({NAME}) at ({NAME}) as {COORDINATES}{TRANSPOSED}(?:(, ?by items)(, ?double)?)?(, ?border)?"
 
     @classmethod
     def parsed(cls, found: Match) -> Stage:
         return cls(found[1], found[2], tuple(found[3][1:-1].split("][")), found[4] or "", int(found[5] or 1),
-                   bool(found[6]), bool(found[7]))
+                   bool(found[6]), bool(found[7]), border=bool(found[8]))
 
     def __str__(self) -> str:
         options = (", by items" if self.items else "") + (", double" if self.double else "")
+        options += ", border" if self.border else ""
         return f"stage {self.operand} at {self.at} as {self.laid_out}{options}"
 
     def apply(self, loops: Loops) -> Loops:
@@ -59,12 +63,15 @@ class Stage(Laid):
             yield f"{self}: expected a kernel whose sums share their loops, and that has no others"
         if loops.kind[self.at] not in ("serial", "parallel"):
             yield f"{self}: expected a serial or parallel loop, got {self.at}, which is bound {loops.kind[self.at]}"
+        own = dict.fromkeys(x for c in self.layout for x in leaves(loops, c))
         for x in loops.order[:first]:
-            if loops.kind[x] == "vector":
+            if loops.kind[x] == "vector" and x not in own:
                 yield f"{self}: expected a loop outside lanes, got {self.at} inside {x}"
-        for x in dict.fromkeys(x for c in self.layout for x in leaves(loops, c)):
+        for x in own:
             if loops.kind[x] == "vector" and loops.space[x]:
-                yield f"{self}: expected no lanes of a sum among the coordinates, got {x}"
+                if not self.border:
+                    yield f"{self}: expected no lanes of a sum among the coordinates, got {x}"
+                continue
             if loops.order.index(x) <= first and not (self.items and loops.kind[x] == "item"):
                 yield f"{self}: expected coordinates inside {self.at}, got {x}"
         for k, c in enumerate(self.layout):

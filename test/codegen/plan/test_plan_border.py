@@ -1,0 +1,104 @@
+"""Copies with their border apart, in random windows by random tiles: each plan that is taken gives the kernel's
+numbers."""
+# mypy: disable-error-code="arg-type"
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from support.packed import AVX2, AVX512, NEON, arguments, flat_kernel, tensor
+
+from minigrad import Tensor
+from minigrad.codegen.ir.check_accesses import check_accesses
+from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.verify import verify_function
+from minigrad.codegen.kernel.interpret import interpret_kernel
+from minigrad.codegen.kernel.nodes import Kernel, Nest
+from minigrad.codegen.plan import rows as module
+from minigrad.codegen.plan.build import build
+from minigrad.codegen.plan.check_copies import check_copies
+from minigrad.codegen.plan.steps import Plan, Sizes, Split
+from minigrad.codegen.policy.window import plan
+from minigrad.errors import InternalError, PlanError
+
+
+def random_window(rng: np.random.Generator) -> Tensor:
+    """A depthwise convolution, one of its gradients, or a pool, of few small planes."""
+    def number(low: int, high: int) -> int:
+        return int(rng.integers(low, high + 1))
+
+    rows, columns = number(1, 4), number(1, 5)
+    stride, dilation = (number(1, 3), 1) if rng.random() < 0.6 else (1, number(1, 3))
+    height, width = number(dilation * rows + 1, 24), number(dilation * columns + 5, 40)
+    channels, padding = number(1, 3), (number(0, rows - 1), number(0, columns - 1))
+    x = tensor(number(1, 2), channels, height, width)
+    kind = rng.choice(["forward", "data", "weight", "pool"])
+    if kind == "pool":
+        return x.max_pool2d((rows, columns), stride=stride)
+    w = tensor(channels, 1, rows, columns)
+    x.requires_grad = w.requires_grad = True
+    y = x.conv2d(w, groups=channels, stride=stride, dilation=dilation, padding=padding)
+    if kind == "forward":
+        return y
+    return (y * tensor(*y.shape)).sum().gradient(x if kind == "data" else w)[0]
+
+
+def with_other_sizes(made: Plan, rng: np.random.Generator) -> Plan:
+    """The plan with tiles of other sizes, lanes apart."""
+    steps = [replace(s, size=int(rng.integers(1, 12)), edge=str(rng.choice(["exact", "back", "guard", "rest"])))
+             if isinstance(s, Split) and s.inner in ("y", "u") and rng.random() < 0.7 else s
+             for s in made.steps if not isinstance(s, Sizes)]
+    return replace(made, steps=tuple(steps))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_windows_by_random_tiles(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    target = (AVX512, AVX2, NEON)[seed % 3]
+    kernel = flat_kernel(random_window(rng), target)
+    taken = 0
+    for nest in kernel.nests if len(kernel.nests) == 1 else ():
+        found = plan(nest, target)
+        if isinstance(found, str):
+            continue
+        product, first = found
+        own = replace(kernel, nests=(product,))
+        for chosen in [first, *[with_other_sizes(first, rng) for _ in range(4)]]:
+            try:
+                function = build(own, product, replace(chosen, steps=tuple(
+                    s for s in chosen.steps if not isinstance(s, Sizes))), "window")
+            except PlanError:
+                assert chosen is not first
+                continue
+            taken += 1
+            verify_function(function)
+            check_accesses(function, {})
+            check_copies(own, product, chosen)
+            arrays = arguments(kernel)
+            expected = {name: a.copy() for name, a in arrays.items()}
+            interpret_kernel(kernel, expected, {})
+            interpret_function(function, arrays, {})
+            np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=3e-5, atol=3e-5)
+    assert taken or len(kernel.nests) > 1 or isinstance(plan(kernel.nests[0], target), str)
+
+
+def layer() -> tuple[Kernel, Nest, Plan]:
+    """A depthwise convolution with rows longer than a few vectors, and its plan."""
+    kernel = flat_kernel(tensor(1, 2, 7, 90).conv2d(tensor(2, 1, 3, 3), groups=2, padding=1), AVX2)
+    found = plan(kernel.nests[0], AVX2)
+    assert not isinstance(found, str)
+    return replace(kernel, nests=(found[0],)), *found
+
+
+@pytest.mark.parametrize("shift", [(1, 0), (0, -1)])
+def test_borders_in_wrong_places_are_found(shift: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    check_copies(*layer())
+    span = module._span
+
+    def wrong(*told: Any) -> tuple[int, int] | None:
+        found = span(*told)
+        return None if found is None else (found[0] + shift[0], found[1] + shift[1])
+
+    monkeypatch.setattr(module, "_span", wrong)
+    with pytest.raises(InternalError, match="written as another one"):
+        check_copies(*layer())
