@@ -42,7 +42,7 @@ class Panelled:
 
 def panelled(kernel: Kernel, constant: frozenset[str], target: Target) -> Panelled | None:
     """The kernel with one of its constant params in panels, if it reads those faster and adds up in the same order."""
-    if kernel.dims or kernel.steps is not None or len(kernel.nests) != 1 or any(
+    if kernel.dims or kernel.block is not None or len(kernel.nests) != 1 or any(
             isinstance(s, Nest) for s in kernel.nests[0].body):
         return None
     for param in kernel.params:

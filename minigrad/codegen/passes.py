@@ -26,6 +26,7 @@ from minigrad.codegen.lowering.borders import split_borders
 from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.split import split_divisions, split_phases
+from minigrad.codegen.plan.block import build_block
 from minigrad.codegen.plan.given import PATTERN, Given, given_plans, naming
 from minigrad.codegen.plan.groups import check_room
 from minigrad.codegen.plan.other_plans import AnyPlan, WindowPlan
@@ -36,6 +37,7 @@ from minigrad.codegen.policy.attention_decode import split_keys
 from minigrad.codegen.policy.choose import choose_plans, general_plan_of
 from minigrad.codegen.policy.cut import cut_columns
 from minigrad.codegen.policy.lanes import with_widest
+from minigrad.codegen.policy.scan import as_block
 from minigrad.codegen.policy.split_k import split_k
 from minigrad.codegen.policy.split_reduction import split_reduction
 from minigrad.codegen.policy.thin import transpose_thin
@@ -113,7 +115,7 @@ def stages_of(kernel: Kernel, target: Target) -> Staged:
     with reporting(lambda: print_kernel(kernel)):
         if current().verify:
             checks().check("the scheduler", None, kernel, None)
-        return _stages_of(kernel, target) if kernel.steps is None else _stages_of_steps(kernel, target)
+        return _stages_of(kernel, target) if kernel.block is None else _stages_of_block(kernel, target)
 
 
 def flat_form(kernel: Kernel) -> Kernel:
@@ -220,12 +222,12 @@ def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, ta
     return Stage(function, plan, nests, dims, subs(extent_of(function), known), begins)
 
 
-def _stages_of_steps(kernel: Kernel, target: Target) -> Staged:
+def _stages_of_block(kernel: Kernel, target: Target) -> Staged:
     """The one stage of a loop with a carried state."""
-    plan = present(scan.choose(kernel, target), "[scan] expected a plan")
-    function = run(build_any, kernel, kernel.nests, plan, kernel.name, of=kernel.dims)
-    function = run(bounded_sums, function, {}, of=kernel.dims)
-    nests = kernel.nests[present(kernel.steps, "[scan] expected steps").first:]
+    places, nests = present(scan.choose(kernel, target), "[scan] expected a plan"), scan.repeated(kernel)
+    kernel, plan = run(as_block, kernel, places, target)                    # what is independent is for workers
+    function = run(build_block, kernel, plan, kernel.name, of=kernel.dims)  # the loops of each nest, one after another
+    function = run(bounded_sums, function, {}, of=kernel.dims)              # no accumulator takes many terms
     return Staged(kernel, (Stage(function, plan, nests, kernel.dims, extent_of(function)),), ())
 
 

@@ -93,7 +93,8 @@ def texts(made: Schedule, stage: str, target: Target) -> Iterator[str]:
                 if isinstance(s.plan, Plan) and not target.is_gpu and not has_copies(s.plan):
                     notes.append(f"predicted: {estimate(s.nests[0], s.plan, target)}")
                 head, *steps = str(s.plan).splitlines()
-                nests = print_kernel(staged.kernel.with_nests(s.nests)).splitlines()[1:]
+                whole = staged.kernel if staged.kernel.block is not None else staged.kernel.with_nests(s.nests)
+                nests = print_kernel(whole).splitlines()[1:]
                 yield "\n".join([f"{s.function.name}: {head}", *[f"  # {line[2:]}" for line in nests], *steps,
                                  *[f"  # {note}" for note in notes if note]])
                 continue

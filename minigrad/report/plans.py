@@ -69,7 +69,7 @@ class plans:  # noqa: N801  (used like a function)
         plain = replace(target, plans=())
         made: dict[str, tuple[str, str]] = {}
         for step in schedule.steps:
-            if step.kernel.steps is not None:
+            if step.kernel.block is not None:
                 continue
             kernel = from_first(flat_form(step.kernel))[0]
             others = sorted({s.plan.strategy for s in stages_of(step.kernel, target).stages})

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from minigrad.codegen.kernel.nodes import Nest, Store
 from minigrad.codegen.kernel.value_walk import Rewriter
+from minigrad.codegen.lowering.independent_axes import accesses_of
 from minigrad.codegen.lowering.lower import Lowered
-from minigrad.codegen.policy.scan import accesses_of
 from minigrad.expr import Index
 from minigrad.ops.node import Node
 
@@ -24,7 +24,7 @@ def stored_over_operand(lowered: Lowered, is_done: Callable[[Node], bool]) -> tu
     """The kernel that stores its one result over the first operand for which `is_done` and of which it reads only the
     element that it stores, and that operand; None where there is none."""
     kernel = lowered.kernel
-    if kernel.steps is not None or [p.mode for p in kernel.params].count("in") != len(kernel.params) - 1:
+    if kernel.block is not None or [p.mode for p in kernel.params].count("in") != len(kernel.params) - 1:
         return None
     out, nest = kernel.params[0], kernel.nests[0]
     store = nest.body[0]

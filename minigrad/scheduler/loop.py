@@ -1,14 +1,15 @@
 """The kernel of a loop with a carried state (ops/scan.py): kernels of one step, and the buffers between them.
 
 The step is scheduled as a graph of its own, whose leaves are the carries, and what the loop reads. Its slices are those
-of the number of the step, a symbolic dim. All buffers of the step become state of one kernel:
+of the number of the step, a symbolic dim. All buffers of the step become those of one block:
 
-    state s0[..], s1[..]
-    s0 = init                      before
-    steps t<T:
-      ... the step's nests, which read s0 and p0[t], and store to s1 and o0[t]
-      s0 = s1
-    o1 = s0                        after
+    block:
+      local s0[..], s1[..]
+      s0 = init                    before
+      steps t in 0..T:
+        ... the step's nests, which read s0 and p0[t], and store to s1 and o0[t]
+        s0 = s1
+      o1 = s0                      after
 """
 from __future__ import annotations
 
@@ -18,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 from minigrad.codegen.ir.launch import places_of
 from minigrad.codegen.kernel.access import iterations
-from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Param, Scalar, Steps, Store
+from minigrad.codegen.kernel.nodes import Block, Define, Kernel, Nest, Param, Scalar, Steps, Store
 from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.codegen.lowering.flatten import map_accesses, offset
+from minigrad.codegen.lowering.independent_axes import carried, independent_axes
 from minigrad.codegen.lowering.lower import Lowered, lower_group
 from minigrad.codegen.lowering.rename import kernel_dims, rename_nest, statements
-from minigrad.codegen.policy.scan import choose, independent
-from minigrad.codegen.strategies.build_scan_shared import runs
+from minigrad.codegen.policy.scan import choose, runs
 from minigrad.errors import present
-from minigrad.expr import Index, Var, subs, variables
+from minigrad.expr import Index, Var, subs
 from minigrad.ops import build as B
 from minigrad.ops import storage
 from minigrad.ops.composite import apart, rebuilt
@@ -52,7 +53,7 @@ def lower_loop(nodes: tuple[Node, ...], is_leaf: Callable[[Node], bool], target:
 
 
 MOST_WORK = 1 << 12
-"""Evaluations of an element by one worker in one step, without lanes, from which kernels for each step are faster."""
+"""Evaluations of an element in one step from which kernels for each step are faster, where no part is independent."""
 
 
 def suits_loop(node: Node, target: Target, schedule: Scheduled) -> bool:
@@ -78,15 +79,17 @@ def _suits(node: Node, body: Body, known: bool, target: Target, schedule: Schedu
         lowered = lower_loop(tuple(results), lambda n: type(n.storage) is Operand, target, schedule)
     if lowered is None:
         return False
-    plan, steps = choose(lowered.kernel, target), present(lowered.kernel.steps, "[scan] expected steps")
-    if plan is None or not runs(lowered.kernel, plan, target):
+    places, loop = choose(lowered.kernel, target), carried(lowered.kernel)
+    if places is None or not runs(lowered.kernel, places, target):
         return False
-    work = sum([iterations(n) for n in lowered.kernel.nests[steps.first:steps.last]])
-    for axis in independent(lowered.kernel):
+    work = sum([iterations(n) for n in loop.nests[loop.first:loop.last]])
+    axes = independent_axes(lowered.kernel)
+    for axis in axes:
         work /= axis.extent
-    if plan.groups and plan.across < 0:
-        work /= plan.lanes
-    return not known or plan.across >= 0 or work <= MOST_WORK
+    if places.items and places.across < 0:
+        work /= places.lanes
+    shared_out = places.across >= 0 if places.items else any([axis.extent > 1 for axis in axes])
+    return not known or shared_out or work <= MOST_WORK
 
 
 class _Loop:
@@ -151,10 +154,9 @@ class _Loop:
         new = [(carry, self._kept(self.results[k], places, carry)) for k, carry in enumerate(carried)]
         self.inside += [_moved_back(source, carry) for carry, source in new if source is not carry]
         after = [_stored(self.state[k], name, ()) for k, name in wanted.items() if k < body.carries]
-        nests = (*self.before, *self.inside, *after)
         params = (*outs, *self.params.values())
-        steps = Steps(self.var, len(self.before), len(self.before) + len(self.inside), tuple(self.state))
-        kernel = Kernel("scan", params, tuple(self.scalars.values()), (), nests, steps)
+        block = Block((), tuple(self.state), (*self.before, Steps(self.var, 0, tuple(self.inside)), *after))
+        kernel = Kernel("scan", params, tuple(self.scalars.values()), (), (), block)
         stripped, dims = _strip(kernel)
         return Lowered(stripped, (*self.nodes, *self.params), tuple([n for n, _ in self.scalars]), dims)
 
@@ -169,7 +171,7 @@ class _Loop:
                 node = graph.nodes[place.leaf]
                 slots[k] = places[node] if node in places else self._param(node)
         for number, step in enumerate(made.steps):
-            if step.kernel.steps is not None or any(
+            if step.kernel.block is not None or any(
                     isinstance(s, Store) and s.combine for s in statements(step.kernel.nests)):
                 return None
             for slot, param in zip(step.values, step.kernel.params, strict=True):
@@ -282,24 +284,19 @@ def _moved_back(source: Param, carry: Param) -> Nest:
 
 
 def _strip(kernel: Kernel) -> tuple[Kernel, tuple[Var, ...]]:
-    """`strip_bindings` of a kernel with steps."""
-    steps = present(kernel.steps, "[scan] expected a kernel with steps")
-    whole = Kernel(kernel.name, kernel.params, kernel.scalars, (), (*kernel.nests, Nest((steps.var,), ())))
-    dims = tuple([d for d in kernel_dims(whole) if d.name != steps.var.name or d is not steps.var])
+    """`strip_bindings` of a kernel with a block."""
+    block, loop = present(kernel.block, "[scan] expected a block"), carried(kernel)
+    used = kernel_dims(kernel.with_nests((*loop.nests, Nest((loop.var,), ()))))
+    dims = tuple([d for d in used if d.name != loop.var.name])
     originals = tuple(dict.fromkeys(Var(v.name, v.lo, v.hi) for v in dims))
     named = {o: Var(f"d{k}", o.lo, o.hi) for k, o in enumerate(originals)}
     mapping: dict[Var, Index] = {v: named[Var(v.name, v.lo, v.hi)] for v in dims}
     if not mapping:
         return kernel, ()
-    var = Var(steps.var.name, 0, subs(steps.var.hi, mapping))
-    mapping |= {v: var for v in _variables(kernel) if v.name == steps.var.name}
+    var = Var(loop.var.name, 0, subs(loop.var.hi, mapping))
+    mapping |= {d: var for d in (loop.var, *used) if d.name == var.name}
     params = tuple([replace(p, shape=tuple([subs(e, mapping) for e in p.shape])) for p in kernel.params])
-    nests = tuple([rename_nest(n, mapping) for n in kernel.nests])
-    return replace(kernel, params=params, nests=nests, dims=tuple(named.values()),
-                   steps=replace(steps, var=var)), originals
-
-
-def _variables(kernel: Kernel) -> set[Var]:
-    """The index variables in all places of a kernel's nests."""
-    whole = Kernel(kernel.name, kernel.params, kernel.scalars, (), kernel.nests)
-    return set(kernel_dims(whole)) | {v for p in kernel.params for e in p.shape for v in variables(e)}
+    nests = [rename_nest(n, mapping) for n in loop.nests]
+    steps = Steps(var, 0, tuple(nests[loop.first:loop.last]))
+    body: tuple[Nest | Steps, ...] = (*nests[:loop.first], steps, *nests[loop.last:])
+    return replace(kernel, params=params, dims=tuple(named.values()), block=replace(block, body=body)), originals

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from minigrad.codegen.kernel.nodes import Nest, Store
 from minigrad.codegen.kernel.value_walk import Rewriter
+from minigrad.codegen.lowering.independent_axes import accesses_of, carried, independent_axes
 from minigrad.codegen.lowering.lower import Lowered
-from minigrad.codegen.policy.scan import accesses_of, choose, independent
+from minigrad.codegen.policy.scan import choose
 from minigrad.errors import present
 from minigrad.ops.node import Node
 from minigrad.target import Target
@@ -21,26 +22,26 @@ def stored_over(lowered: Lowered, last: Node, first: Node, target: Target) -> Lo
     kernel = lowered.kernel
     if first not in lowered.nodes:
         return None
-    steps = present(kernel.steps, "[scan] expected steps")
+    steps, block = carried(kernel), present(kernel.block, "[scan] expected a block")
     out, source = [kernel.params[lowered.nodes.index(n)] for n in (last, first)]
-    reading = [k for k, nest in enumerate(kernel.nests) for name, _ in accesses_of(nest) if name == source.name]
-    storing = [k for k, nest in enumerate(kernel.nests) for name, _ in accesses_of(nest) if name == out.name]
+    reading = [k for k, nest in enumerate(steps.nests) for name, _ in accesses_of(nest) if name == source.name]
+    storing = [k for k, nest in enumerate(steps.nests) for name, _ in accesses_of(nest) if name == out.name]
     if len(reading) != 1 or len(storing) != 1 or reading[0] >= steps.first or storing[0] < steps.last:
         return None
-    read, write = _moved(kernel.nests[reading[0]]), _moved(kernel.nests[storing[0]])
+    read, write = _moved(steps.nests[reading[0]]), _moved(steps.nests[storing[0]])
     if read is None or write is None or read[1] != write[0] or source.shape != out.shape:
         return None
     if source.dtype is not out.dtype or not _apart(lowered, read[1], target):
         return None
-    nest = kernel.nests[reading[0]]
+    nest = steps.nests[reading[0]]
     store = nest.body[0]
     if not isinstance(store, Store):
         return None
     into = Nest(nest.domain, (replace(store, value=Rewriter({}, {source.name: out.name}).value(store.value)),))
-    nests = tuple([into if k == reading[0] else n for k, n in enumerate(kernel.nests)])
+    body = tuple([into if k == reading[0] else s for k, s in enumerate(block.body)])
     params = tuple([replace(p, mode="inout") if p is out else p for p in kernel.params if p is not source])
     nodes = tuple([n for n in lowered.nodes if n is not first])
-    return replace(lowered, kernel=replace(kernel, params=params, nests=nests), nodes=nodes)
+    return replace(lowered, kernel=replace(kernel, params=params, block=replace(block, body=body)), nodes=nodes)
 
 
 def _moved(nest: Nest) -> tuple[str, str] | None:
@@ -54,7 +55,7 @@ def _moved(nest: Nest) -> tuple[str, str] | None:
 
 def _apart(lowered: Lowered, carry: str, target: Target) -> bool:
     """True where each element of the carry belongs to one worker."""
-    axes, plan = independent(lowered.kernel), choose(lowered.kernel, target)
-    if plan is None or any(carry not in a.axes for a in axes):
+    axes, places = independent_axes(lowered.kernel), choose(lowered.kernel, target)
+    if places is None or any(carry not in a.axes for a in axes):
         return False
-    return plan.across < 0 or axes[plan.across].extent % plan.lanes == 0
+    return places.across < 0 or axes[places.across].extent % places.lanes == 0

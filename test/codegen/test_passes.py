@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 from support.golden_plans import TARGETS, find
+from support.packed import tensor
 from support.stages import CASES, kernels
+from support.window import depthwise
 
-from minigrad import config
+from minigrad import Tensor, config, scan
 from minigrad.codegen import checks, passes
 from minigrad.codegen.ir import nodes as ir
-from minigrad.codegen.kernel.nodes import Kernel, Nest, Store
+from minigrad.codegen.kernel.nodes import Block, Kernel, Nest, Steps, Store
 from minigrad.codegen.kernel.text import parse_kernel
 from minigrad.dtype import int32
 from minigrad.errors import InternalError
@@ -43,6 +45,10 @@ def broken(made: Any) -> Any:
             return broken(made[0]), *made[1:]
         case list():
             return [broken(x) for x in made]
+        case Kernel() if made.block is not None:
+            return replace(made, block=broken(made.block))
+        case Block() | Steps():
+            return replace(made, body=tuple(map(broken, made.body)))
         case Kernel():
             return made.with_nests(tuple(map(broken, made.nests)))
         case Nest():
@@ -65,6 +71,15 @@ def compiled() -> Iterator[tuple[Kernel, Target]]:
     yield kernels(CASES["matmul"](), gpu)[0], gpu
     yield parse_kernel(find("1152x7x7->1152 k3 s1 depthwise forward batch 8", "avx2").kernel), avx2
     yield kernels(CASES["matmul"](), pocl)[0], pocl
+    yield kernels(depthwise("data", 16, 14, stride=2), avx2)[-1], avx2
+    yield kernels(recurrence(), avx2)[-1], avx2
+
+
+def recurrence() -> Tensor:
+    """A loop with a carried state."""
+    with Tensor.no_grad():
+        (last,), _ = scan(lambda state, xs: ((state[0] * xs[0] + 1.0,), ()), (tensor(20),), (tensor(5, 20),))
+    return last
 
 
 def compile_all() -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from conftest import CPU_DRIVERS, devices, needs_torch, one_in
-from support.scans import LOOPS, Loop, tensors, unrolled
+from support.scans import LOOPS, Loop, scanned, tensors, unrolled, weighted
 
 import minigrad
 from minigrad import Tensor, Variable, jit, nn, scan
@@ -32,17 +32,6 @@ NAMES = [loop.name for loop in LOOPS]
 DEVICES = devices()
 QUICK = [name for name in DEVICES if name in ("CPU", "NUMPY")]
 """Those whose compilers are."""
-
-
-def scanned(loop: Loop, state: Any, slices: Any, rest: Any, **options: Any) -> list[Tensor]:
-    """What `unrolled` gives, by `scan`."""
-    carry, ys = scan(lambda state, slices: loop.step(state, slices, rest), tuple(state), tuple(slices), **options)
-    return [*carry, *ys]
-
-
-def weighted(results: list[Any]) -> Any:
-    """A number that all elements of the results matter to, differently, and none much more by its own rounding."""
-    return sum((r.sin() * (k + 1)).sum() for k, r in enumerate(results))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -189,7 +178,7 @@ def test_a_loop_is_one_launch_that_means_what_its_kernel_says(name: str, device:
         results = scanned(loop, *tensors(arrays, device))
     made = scheduled(results)
     assert made is not None
-    steps = [s.kernel for s in made[0].steps if s.kernel.steps is not None]
+    steps = [s.kernel for s in made[0].steps if s.kernel.block is not None]
     assert len(made[0].steps) == len(steps) == 1
     stage, = stages_of(steps[0], made[1]).stages
     graph = build_graph([r.node for r in results])

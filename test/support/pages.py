@@ -15,6 +15,9 @@ from support.plan_reading import built
 
 from minigrad.codegen.ir.text import print_function
 from minigrad.codegen.kernel.text import parse_kernel
+from minigrad.codegen.plan.block import build_block
+from minigrad.codegen.plan.other_plans import BlockPlan
+from minigrad.codegen.plan.other_plans import parse_plan as any_plan
 from minigrad.codegen.plan.text import parse_plan
 
 _BLOCK = re.compile(r"^(?:<!-- *(?P<marker>not run|needs): *(?P<what>.*?) *-->\n)?"
@@ -116,7 +119,10 @@ def matches(expected: str, got: str) -> bool:
 
 def loops_of(kernel: str, plan: str) -> str:
     """The loops that a plan makes of a kernel."""
-    return body_of(print_function(built(parse_kernel(kernel), parse_plan(plan))[0]))
+    parsed = parse_kernel(kernel)
+    made = any_plan(plan)
+    function = build_block(parsed, made, "f") if isinstance(made, BlockPlan) else built(parsed, parse_plan(plan))[0]
+    return body_of(print_function(function))
 
 
 def body_of(function: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad import Tensor
+from minigrad import Tensor, scan
 
 Arrays = dict[str, np.ndarray]
 
@@ -38,6 +38,17 @@ def unrolled(loop: Loop, groups: Any, stack: Any, reverse: bool = False) -> list
         state, results = loop.step(state, tuple(x[t] for x in slices), rest)
         made.append(results)
     return [*state, *[stack(list(parts)) for parts in zip(*(made[::-1] if reverse else made), strict=True)]]
+
+
+def scanned(loop: Loop, state: Any, slices: Any, rest: Any, **options: Any) -> list[Tensor]:
+    """What `unrolled` gives, by `scan`."""
+    carry, ys = scan(lambda state, slices: loop.step(state, slices, rest), tuple(state), tuple(slices), **options)
+    return [*carry, *ys]
+
+
+def weighted(results: list[Any]) -> Any:
+    """A number that all elements of the results matter to, differently, and none much more by its own rounding."""
+    return sum((r.sin() * (k + 1)).sum() for k, r in enumerate(results))
 
 
 def tensors(arrays: list[list[np.ndarray]], device: str) -> list[tuple[Tensor, ...]]:

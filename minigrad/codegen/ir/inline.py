@@ -4,9 +4,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from minigrad.codegen.ir.nodes import Alloc, Call, Function, If, Let, Loop, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, Call, Function, If, Let, Loop, Prefetch, Stmt, Store
 from minigrad.codegen.ir.text import meaning_of
-from minigrad.codegen.ir.walk import map_blocks, map_function, names, statements
+from minigrad.codegen.ir.walk import fresh, map_blocks, map_function, names, statements
 from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.codegen.microkernels.microkernel import Microkernel
 from minigrad.expr import Index, Var, bounds
@@ -44,6 +44,12 @@ def inlined(call: Call, used: set[str]) -> tuple[Stmt, ...]:
     return _Copy(used).body(meaning.body, _Placed(dims, {}, scalars, places))
 
 
+def inlined_body(body: tuple[Stmt, ...], variables: Mapping[Var, Index], used: set[str]) -> tuple[Stmt, ...]:
+    """Statements of a function inside another one that has its buffers: its variables are these, names of its own that
+    are `used` are others, and all enter there. Loops that run once are none."""
+    return _Copy(used, False).body(body, _Placed(variables, {}, {}, {}))
+
+
 class _Placed(Rewriter):
     """A Rewriter that also moves accesses of buffers: `places` gives a buffer's new name and the offset where it starts
     there."""
@@ -71,10 +77,13 @@ class _Placed(Rewriter):
 
 
 class _Copy:
-    def __init__(self, used: set[str]):
-        self.used = used
+    def __init__(self, used: set[str], single: bool = True):
+        """`single`: loops that run once are kept, and all names new."""
+        self.used, self.single = used, single
 
     def fresh(self, name: str) -> str:
+        if not self.single:
+            return fresh(name, self.used)
         count = 1
         while f"{name}_{count}" in self.used:
             count += 1
@@ -94,8 +103,16 @@ class _Copy:
                 made.append(replace(s, name=self._renamed(s.name, rewriter)))
             elif isinstance(s, If):
                 made += self._if(s, rewriter)
+            elif isinstance(s, Loop) and s.kind == "serial" and s.stop - s.start == 1 and not self.single:
+                made += self.body(s.body, rewriter.inner({s.var: rewriter.index(s.start)}))
             elif isinstance(s, Loop):
                 made.append(self._loop(s, rewriter))
+            elif isinstance(s, Prefetch):
+                made.append(Prefetch(*rewriter.place(s.buffer, s.offset), s.far))
+            elif isinstance(s, Call):
+                buffers = tuple([rewriter.place(name, at) for name, at in s.buffers])
+                made.append(Call(s.kernel, buffers, tuple(map(rewriter.value, s.scalars)),
+                                 tuple(map(rewriter.index, s.dims))))
             else:
                 made.append(s)
         return tuple(made)

@@ -1,4 +1,5 @@
-"""Proofs about the stores of a kernel: each element of an output exactly once, of an updated buffer at most once.
+"""Proofs about the stores of a kernel: each element of an output exactly once, of an updated buffer at most once; of a
+block's outputs at least once.
 
 A store's index along one axis is affine in the domain variables. Where their coefficients form a mixed radix
 (4*i + j for j < 4) it is an arithmetic progression `start + step*t, t < count` that takes each value once; a store is
@@ -210,6 +211,21 @@ def _counted(stores: Sequence[Placed], shape: tuple[Index, ...], whole: bool, pr
         at = tuple(int(x) for x in wrong[0])
         return f"element {list(at)} is stored {count[at]} times, expected {rule} once"
     return None
+
+
+def unstored(stores: Sequence[Placed], shape: tuple[Index, ...]) -> str | None:
+    """An element that no store writes; None where each is written or that is not decided."""
+    extents = static(shape, MOST_COUNTED)
+    if extents is None:
+        return None
+    found = np.zeros(extents, np.bool_)
+    for _, places in _places(stores):
+        if places is None:
+            return None
+        inside = np.logical_and.reduce([(x >= 0) & (x < n) for x, n in zip(places, extents, strict=True)])
+        found[tuple([x[inside] for x in places])] = True
+    at = np.argwhere(~found)
+    return f"element {[int(x) for x in at[0]]} is not stored" if len(at) else None
 
 
 def _places(stores: Sequence[Placed]) -> Iterator[tuple[Placed, tuple[np.ndarray, ...] | None]]:

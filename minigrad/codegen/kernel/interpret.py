@@ -2,17 +2,20 @@
 
 Each index variable is an axis: the k-th variable in scope varies along axis -1-k, so that values of outer scopes
 broadcast into inner ones as they are. A value is computed for the variables it depends on only. Loads outside their
-buffer are allowed where a guard drops them and are an InternalError elsewhere.
+buffer are allowed where a guard drops them and are an InternalError elsewhere. A block runs place by place, its own
+buffers full of NaN at each.
 """
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Param, Steps, Store
+from minigrad.codegen.kernel.nodes import Block, Define, Kernel, Nest, Param, Steps, Store, nests_of
+from minigrad.codegen.kernel.text import statements
 from minigrad.codegen.kernel.value_eval import (
     Array,
     Fault,
@@ -34,6 +37,7 @@ from minigrad.expr import Atom, Index, Var, evaluate, to_text, variables
 from minigrad.value import Value, ValueIndex, indices_of, local, values_inside, walk
 
 MOST_ELEMENTS = 1 << 22  # of one array; a larger domain is computed in pieces along its variables
+MOST_COPIED = 1 << 26    # bytes for all places of a block to see their own results only
 
 
 def interpret_kernel(kernel: Kernel, arrays: Mapping[str, Array], scalars: Mapping[str, float] | None = None,
@@ -54,26 +58,57 @@ def interpret_kernel(kernel: Kernel, arrays: Mapping[str, Array], scalars: Mappi
     root.memo = {local(s.name, s.dtype): (constant(scalars[s.name], s.dtype), None) for s in kernel.scalars}
     run = _Run(kernel, {p.name: _logical(kernel, p, arrays[p.name], dims) for p in kernel.params})
     with np.errstate(all="ignore"):
-        if kernel.steps is None:
-            for nest in kernel.nests:
-                run.nest(nest, root, {}, {})
-        else:
-            _interpret_steps(kernel, kernel.steps, run, root)
+        for nest in kernel.nests:
+            run.nest(nest, root, {}, {})
+        if kernel.block is not None:
+            _interpret_block(kernel.block, run, root)
 
 
-def _interpret_steps(kernel: Kernel, steps: Steps, run: _Run, root: _Scope) -> None:
-    """Runs the nests of a loop with a carried state in their order."""
-    run.arrays |= {p.name: np.zeros([evaluate(e, root.variables) for e in p.shape], p.dtype.np) for p in steps.state}
+def _interpret_block(block: Block, run: _Run, root: _Scope) -> None:
+    """Runs a block, place by place. Where that is no great work, each place sees nothing of what others store, and it
+    is an InternalError if two store different values to one element."""
+    written = _written(block.body) & {p.name for p in run.kernel.params}
+    extents = [_number(v.hi + 1, root) for v in block.domain]
+    kept = {name: run.arrays[name] for name in written}
+    alone = prod(extents) * sum([a.nbytes for a in kept.values()]) <= MOST_COPIED
+    done = {name: np.zeros(a.shape, np.bool_) for name, a in kept.items()} if alone else {}
+    first = {name: kept[name].copy() for name in done}
+    for place in np.ndindex(*extents):
+        at = {**root.own, **dict(zip(block.domain, place, strict=True))}
+        for p in block.local:
+            run.arrays[p.name] = _poison([evaluate(e, root.variables) for e in p.shape], p.dtype.np)
+        run.arrays |= {name: a.copy() for name, a in first.items()}
+        run.stored = {name: np.zeros(a.shape, np.bool_) for name, a in first.items()}
+        _interpret_body(block.body, run, _Scope(None, at, root.memo))
+        for name, stored in run.stored.items():
+            made, twice = run.arrays[name], stored & done[name]
+            if made[twice].tobytes() != kept[name][twice].tobytes():
+                raise InternalError(f"[interpret] {run.kernel.name}: places of the block store different values to one "
+                                    f"element of {name}")
+            kept[name][stored] = made[stored]
+            done[name] |= stored
+    run.arrays |= kept
+    run.stored = {}
 
-    def all_of(nests: Sequence[Nest], **step: int) -> None:
-        for nest in nests:  # what was read before may have been stored to since
-            scope = _Scope(None, {**root.own, **({steps.var: step["at"]} if step else {})}, dict(root.memo))
-            run.nest(nest, scope, {}, {})
 
-    all_of(kernel.nests[:steps.first])
-    for t in range(evaluate(steps.var.hi, root.variables) + 1):
-        all_of(kernel.nests[steps.first:steps.last], at=t)
-    all_of(kernel.nests[steps.last:])
+def _interpret_body(body: Sequence[Nest | Steps], run: _Run, scope: _Scope) -> None:
+    for s in body:
+        if isinstance(s, Nest):
+            run.nest(s, _Scope(None, scope.own, dict(scope.memo)), {}, {})  # of what was read, much is stored to since
+            continue
+        for t in range(evaluate(s.start, scope.variables), evaluate(s.stop, scope.variables)):
+            _interpret_body(s.body, run, _Scope(None, {**scope.own, s.var: t}, scope.memo))
+
+
+def _written(body: Sequence[Nest | Steps]) -> set[str]:
+    """The buffers that are stored to."""
+    return {s.param for s in statements([nest for nest, _ in nests_of(body)]) if isinstance(s, Store)}
+
+
+def _poison(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+    """An array of what nobody computes: NaN, -1 or true."""
+    made = np.full(int(np.prod(shape)) * dtype.itemsize, 1 if dtype == np.bool_ else 255, np.uint8)
+    return made.view(dtype).reshape(shape)
 
 
 def _logical(kernel: Kernel, p: Param, array: Array, dims: Mapping[str, int]) -> Array:
@@ -121,6 +156,8 @@ class _Run:
     def __init__(self, kernel: Kernel, arrays: dict[str, Array]):
         self.kernel, self.arrays = kernel, arrays
         self.free: dict[Value, frozenset[Var]] = {}
+        self.stored: dict[str, Array] = {}
+        """True where an element of a buffer is stored, for buffers that this is asked of."""
 
     # ---- statements ----
 
@@ -180,6 +217,8 @@ class _Run:
         # axes in reverse are the variables outermost first: index order
         places = tuple([np.broadcast_to(x, shape).T for x in at])
         values = encode(np.broadcast_to(value, shape).T, dtype)
+        if s.param in self.stored:
+            self.stored[s.param][places] = True
         if s.combine in (None, "set"):  # the last one in index order stays
             array[places] = values
         elif dtype.is_float and dtype.bits == 16:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from minigrad.codegen.kernel.monoid import MONOIDS
-from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Param, Scalar, Store
+from minigrad.codegen.kernel.nodes import Block, Define, Kernel, Nest, Param, Scalar, Steps, Store, nests_of
 from minigrad.codegen.kernel.value_parse import Line, Lines, Scope
 from minigrad.codegen.kernel.value_text import Printer
 from minigrad.errors import InternalError
@@ -34,7 +34,8 @@ def statements(body: Iterable[Statement]) -> Iterator[Statement]:
 def roots(kernel: Kernel) -> list[Value]:
     """The values of all statements in order, before each those used as indices of its store."""
     found: list[Value] = []
-    for s in statements(kernel.nests):
+    nests = kernel.nests if kernel.block is None else [nest for nest, _ in nests_of(kernel.block.body)]
+    for s in statements(nests):
         if isinstance(s, Store):
             found += values_inside(s.indices)
         if not isinstance(s, Nest):
@@ -49,15 +50,35 @@ def print_kernel(kernel: Kernel) -> str:
     params += [f"{s.name}: {s.dtype.short}" for s in kernel.scalars]
     params += [f"{d.name}: index in {printer.index(d.lo)}..{printer.index(d.hi)}" for d in kernel.dims]
     lines = [f"kernel {kernel.name}({', '.join(params)})"]
-    steps = kernel.steps
-    if steps is not None:
-        lines.append(f"  state {', '.join([_param(replace(p, mode='in'), printer) for p in steps.state])}")
-    for k, nest in enumerate(kernel.nests):
-        if steps is not None and k == steps.first:
-            lines.append(f"  steps {steps.var.name}<{printer.index(steps.var.hi + 1)}:")
-        inside = steps is not None and steps.first <= k < steps.last
-        _print_nest(nest, "    " if inside else "  ", printer, lines)
+    if kernel.block is None:
+        _print_body(kernel.nests, "  ", printer, lines)
+    else:
+        _print_block(kernel.block, printer, lines)
     return "\n".join(lines) + "\n"
+
+
+def _print_block(block: Block, printer: Printer, lines: list[str]) -> None:
+    domain = _domain(block.domain, printer)
+    lines.append(f"  block {domain}:" if domain else "  block:")
+    if block.local:
+        lines.append(f"    local {', '.join([_param(replace(p, mode='in'), printer) for p in block.local])}")
+    _print_body(block.body, "    ", printer, lines)
+
+
+def _print_body(body: Iterable[Nest | Steps], indent: str, printer: Printer, lines: list[str]) -> None:
+    for s in body:
+        if isinstance(s, Steps):
+            lines.append(f"{indent}steps {s.var.name} in {printer.index(s.start)}..{printer.index(s.stop)}:")
+            _print_body(s.body, indent + "  ", printer, lines)
+        else:
+            _print_nest(s, indent, printer, lines)
+
+
+def _domain(domain: Iterable[Var], printer: Printer) -> str:
+    for v in domain:
+        if v.lo != 0:
+            raise InternalError(f"[print] a domain starts at 0, got {v.name} from {v.lo}")
+    return ", ".join([f"{v.name}<{printer.index(v.hi + 1)}" for v in domain])
 
 
 def _param(p: Param, printer: Printer) -> str:
@@ -67,11 +88,7 @@ def _param(p: Param, printer: Printer) -> str:
 
 
 def _print_nest(nest: Nest, indent: str, printer: Printer, lines: list[str]) -> None:
-    for v in nest.domain:
-        if v.lo != 0:
-            raise InternalError(f"[print] a domain starts at 0, got {v.name} from {v.lo}")
-    domain = ", ".join([f"{v.name}<{printer.index(v.hi + 1)}" for v in nest.domain])
-    lines.append(f"{indent}for {domain}:")
+    lines.append(f"{indent}for {_domain(nest.domain, printer)}:")
     indent += "  "
     keep = len(printer.text)
     for s in nest.body:
@@ -111,12 +128,51 @@ def parse_kernel(text: str) -> Kernel:
         if line.peek() != ")":
             line.expect(",")
     line.end()
-    nests = []
+    nests, block = list[Nest](), None
     if lines.at < len(lines.rows):
         for row in lines.block(scope):
-            nests.append(_parse_nest(row, lines, scope))
+            if row.peek() == "block" and not nests and block is None:
+                block = _parse_block(row, lines, scope)
+            elif block is not None:
+                raise row.error("one block")
+            else:
+                nests.append(_parse_nest(row, lines, scope))
     lines.end(scope)
-    return Kernel(name, tuple(params), tuple(scalars), dims, tuple(nests))
+    return Kernel(name, tuple(params), tuple(scalars), dims, tuple(nests), block)
+
+
+def _parse_block(line: Line, lines: Lines, outer: Scope) -> Block:
+    scope = line.scope = outer.inner()
+    line.expect("block")
+    domain = () if line.peek() == ":" else line.domain()
+    line.expect(":")
+    line.end()
+    local: list[Param] = []
+    body: list[Nest | Steps] = []
+    for row in lines.block(scope):
+        if not body and not local and row.accept("local"):
+            local.append(_parse_param(row, "inout"))
+            while row.accept(","):
+                local.append(_parse_param(row, "inout"))
+            row.end()
+        else:
+            body.append(_parse_part(row, lines, scope))
+    return Block(domain, tuple(local), tuple(body))
+
+
+def _parse_part(line: Line, lines: Lines, outer: Scope) -> Nest | Steps:
+    """A nest, or steps, of a block."""
+    if line.peek() != "steps":
+        return _parse_nest(line, lines, outer)
+    scope = line.scope = outer.inner()
+    line.expect("steps")
+    name = line.name()
+    line.expect("in")
+    start, stop = line.range()
+    line.expect(":")
+    line.end()
+    var = scope.variables[name] = Var(name, 0, stop - 1)
+    return Steps(var, start, tuple([_parse_part(row, lines, scope) for row in lines.block(scope)]))
 
 
 def _parse_param(line: Line, mode: str) -> Param:

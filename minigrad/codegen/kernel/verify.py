@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from minigrad.codegen.kernel.coverage import Placed, box, linear, points, uncovered
+from minigrad.codegen.kernel.coverage import Placed, box, linear, points, uncovered, unstored
 from minigrad.codegen.kernel.monoid import MONOIDS
-from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Param, Steps, Store
+from minigrad.codegen.kernel.nodes import Block, Define, Kernel, Nest, Param, Steps, Store, nests_of
 from minigrad.codegen.kernel.text import MODES, statements
 from minigrad.codegen.kernel.value_eval import index_value
 from minigrad.codegen.kernel.value_verify import check_name, check_types, check_variables, fail
@@ -27,8 +27,6 @@ def verify_kernel(kernel: Kernel, proven: bool = True) -> None:
     Loads are checked where their bounds can be decided: those of symbolic or loaded indices are not. Unless `proven`,
     so is that each element is stored once.
     """
-    if kernel.steps is not None:
-        return verify_steps(kernel, kernel.steps)
     scope = _Scope(kernel)
     for d in kernel.dims:
         scope.bind(d.name)
@@ -42,24 +40,84 @@ def verify_kernel(kernel: Kernel, proven: bool = True) -> None:
     for s in kernel.scalars:
         scope.bind(s.name)
         scope.locals[s.name] = s.dtype
+    if kernel.block is not None:
+        return _check_block(kernel, kernel.block, scope)
     for nest in kernel.nests:
         _check_nest(nest, scope)
     _check_coverage(kernel, proven)
     _check_updates(kernel)
 
 
-def verify_steps(kernel: Kernel, steps: Steps) -> None:
-    """`verify_kernel` of each nest of a loop with a carried state. What one stores all may read, and results of steps
-    are stored part by part."""
-    for k, nest in enumerate(kernel.nests):
-        dims = (*kernel.dims, steps.var) if steps.first <= k < steps.last else kernel.dims
-        verify_nest(replace(kernel, params=(*kernel.params, *steps.state), dims=dims), nest)
+def _check_block(kernel: Kernel, block: Block, scope: _Scope) -> None:
+    """The rules of a block: every nest is one of a kernel of its own, which may read what those before it stored and
+    no buffer of the block's that none has stored to; and every element of an output is stored, where that is decided.
+    That places are independent is for its maker to know, and for the interpreter to find wrong."""
+    if kernel.nests:
+        raise fail(kernel.name, "a block stands in place of nests")
+    for v in block.domain:
+        scope.bind(v.name)
+        if v.lo != 0:
+            raise fail(kernel.name, f"a domain starts at 0, got {v.name} from {v.lo}")
+        check_variables(f"{kernel.name}, block {v.name}", variables(v.hi), kernel.dims)
+    for p in block.local:
+        scope.bind(p.name)
+        _check_param(kernel, p)
+        if p.mode != "inout" or p.layout is not None:
+            raise fail(kernel.name, f"expected the mode inout and no layout of {p.name}, got {p.mode} and {p.layout}")
+    scope.variables.extend(block.domain)
+    _check_steps(block.body, scope)
+    empty, late = {p.name for p in block.local}, tuple([s.var for s in _steps_of(block.body) if s.start != 0])
+    for alone in kernel.alone():
+        verify_nest(alone, alone.nests[0], kernel.dims + late)
+        for s in statements(alone.nests):
+            if isinstance(s, Nest):
+                continue
+            roots = (s.value, *values_inside(s.indices)) if isinstance(s, Store) else (s.value,)
+            for load in [load for root in roots for load, conditions in _guarded_loads(root) if not conditions]:
+                if load.buffer in empty:
+                    raise fail(kernel.name, f"{load.buffer} is read before anything is stored to it")
+            if isinstance(s, Store):
+                empty.discard(s.param)
+    _check_stored(kernel, block)
 
 
-def verify_nest(kernel: Kernel, nest: Nest) -> None:
-    """`verify_kernel` of one of the nests that a kernel runs as, which may read what others before it have stored."""
+def _check_steps(body: tuple[Nest | Steps, ...], outer: _Scope) -> None:
+    for s in body:
+        if isinstance(s, Steps):
+            scope, where = outer.inner(), f"{outer.kernel.name}, steps {s.var.name}"
+            scope.bind(s.var.name)
+            check_variables(where, variables(s.start) | variables(s.var.hi), outer.variables)
+            if s.var.lo != 0 or bounds(s.start)[0] < 0:
+                raise fail(where, f"expected a variable from 0 and a start of at least 0, got {s.var.lo} and {s.start}")
+            scope.variables.append(s.var)
+            _check_steps(s.body, scope)
+
+
+def _check_stored(kernel: Kernel, block: Block) -> None:
+    """All places of a block together store each element of an output, where extents are numbers. Two may store the
+    same one, as blocks do of which the last reaches back."""
+    if any(s.start != 0 for s in _steps_of(block.body)):
+        return
+    stores = [x for nest, around in nests_of(block.body, block.domain) for x in _placed((nest,), around)]
+    for p in kernel.params:
+        if p.mode == "out":
+            reason = unstored([placed for s, placed in stores if s.param == p.name], p.shape)
+            if reason is not None:
+                raise fail(kernel.name, f"stores to {p.name}{list(p.shape)}: {reason}")
+
+
+def _steps_of(body: tuple[Nest | Steps, ...]) -> Iterator[Steps]:
+    for s in body:
+        if isinstance(s, Steps):
+            yield s
+            yield from _steps_of(s.body)
+
+
+def verify_nest(kernel: Kernel, nest: Nest, related: tuple[Var, ...] | None = None) -> None:
+    """`verify_kernel` of one of the nests that a kernel runs as, which may read what others before it have stored.
+    `related`: the dims between which there may be relations that are not stated, all unless told."""
     params = tuple([replace(p, mode="inout" if p.mode == "out" else p.mode) for p in kernel.params])
-    scope = _Scope(replace(kernel, params=params))
+    scope = _Scope(replace(kernel, params=params), related)
     for d in kernel.dims:
         scope.bind(d.name)
         scope.variables.append(d)
@@ -77,13 +135,15 @@ class _Scope:
     """The names that a statement may use."""
 
     kernel: Kernel
+    related: tuple[Var, ...] | None = None
     names: set[str] = field(default_factory=set)
     variables: list[Var] = field(default_factory=list)
     locals: dict[str, DType] = field(default_factory=dict)
     stored: list[tuple[Store, tuple[Var, ...]]] = field(default_factory=list)
 
     def inner(self) -> _Scope:
-        return _Scope(self.kernel, set(self.names), list(self.variables), dict(self.locals), list(self.stored))
+        return _Scope(self.kernel, self.related, set(self.names), list(self.variables), dict(self.locals),
+                      list(self.stored))
 
     def is_stored(self, name: str, at: tuple[Index, ...]) -> bool:
         """True where an inner domain before stored the output at these indices, over other variables."""
@@ -214,7 +274,8 @@ def _check_bounds(where: str, e: Index, extent: Index, conditions: frozenset[Ind
             break
         relevant += more
         involved = involved.union(*map(variables, more))
-    if not isinstance(extent, int) or involved & set(scope.kernel.dims) or any(value_atoms(x) for x in (e, *relevant)):
+    related = scope.kernel.dims if scope.related is None else scope.related
+    if not isinstance(extent, int) or involved & set(related) or any(value_atoms(x) for x in (e, *relevant)):
         return  # dims keep to relations that are not stated here, such as pos + n <= capacity
     domain = points(sorted(involved, key=lambda v: v.name), MOST_POINTS)
     if domain is None:
@@ -229,8 +290,8 @@ def _check_bounds(where: str, e: Index, extent: Index, conditions: frozenset[Ind
                           f"outside 0..{extent - 1}")
 
 
-def _placed(nests: tuple[Nest, ...]) -> Iterator[tuple[Store, Placed]]:
-    stack: list[tuple[Nest, tuple[Var, ...]]] = [(n, ()) for n in reversed(nests)]
+def _placed(nests: tuple[Nest, ...], around: tuple[Var, ...] = ()) -> Iterator[tuple[Store, Placed]]:
+    stack: list[tuple[Nest, tuple[Var, ...]]] = [(n, around) for n in reversed(nests)]
     while stack:
         nest, outer = stack.pop()
         domain = outer + nest.domain

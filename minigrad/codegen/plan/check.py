@@ -71,9 +71,8 @@ def _groups(loops: Loops) -> Faults:
         yield f"{together[0]}: expected work-items, `bind item`, that do it together"
     if not groups and not items:
         return
-    if not items or not groups and any(not loops.space[x] and x not in items for x in loops.order):
-        has, needs = ("item", "group") if items else ("group", "item")
-        yield f"bind {has} {(groups + items)[0]}: expected `bind {needs}` too, as work-groups consist of work-items"
+    if not items:
+        yield f"bind group {groups[0]}: expected `bind item` too, as work-groups consist of work-items"
     for x in loops.order:
         if loops.kind[x] in ("parallel", "vector"):
             yield f"bind {loops.kind[x]} {x}: expected another kind, as work-groups have neither workers nor lanes"

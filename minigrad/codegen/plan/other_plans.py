@@ -4,6 +4,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, fields
+from typing import ClassVar
 
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.plan.text import parse_plan as parse_steps
@@ -126,42 +127,33 @@ class GroupAttentionPlan(Fields):
 
 
 @dataclass(frozen=True, slots=True)
-class JoinedPlan:
-    """Nests beside each other in one launch, such as phases of a strided gradient: iterations of the first come before
-    those of the second."""
+class Several:
+    """A plan for each of several nests."""
 
+    strategy: ClassVar[str]
     plans: tuple[Plan, ...]
 
-    @property
-    def strategy(self) -> str:
-        return "joined"
-
     def __str__(self) -> str:
-        return "\n".join(["plan joined", *map(str, self.plans)])
+        return "\n".join([f"plan {self.strategy}", *map(str, self.plans)])
 
 
 @dataclass(frozen=True, slots=True)
-class ScanPlan:
-    """The loops of a kernel with steps: `lanes` of the axis with number `across` (-1: none) at once; the others, and
-    blocks of that one, for workers. Of `sums` inside a step, so many terms at once. With `groups`, the lanes are the
-    work-items of a work-group, which share the state if they run across no axis."""
+class JoinedPlan(Several):
+    """Nests beside each other in one launch, such as phases of a strided gradient: iterations of the first come before
+    those of the second."""
 
-    across: int
-    lanes: int
-    sums: int = 4
-    groups: bool = False
-
-    @property
-    def strategy(self) -> str:
-        return "scan"
-
-    def __str__(self) -> str:
-        groups = " groups=True" if self.groups else ""
-        return f"plan scan across={self.across} lanes={self.lanes} sums={self.sums}{groups}"
+    strategy = "joined"
 
 
-AnyPlan = (Plan | JoinedPlan | WindowPlan | GroupWindowPlan | AttentionPlan | AttentionGradientPlan
-           | AttentionDecodePlan | GroupAttentionPlan | ScanPlan)
+@dataclass(frozen=True, slots=True)
+class BlockPlan(Several):
+    """The nests of a block, in the order of its text."""
+
+    strategy = "block"
+
+
+AnyPlan = (Plan | JoinedPlan | BlockPlan | WindowPlan | GroupWindowPlan | AttentionPlan | AttentionGradientPlan
+           | AttentionDecodePlan | GroupAttentionPlan)
 _KINDS = {"window": WindowPlan, "window_groups": GroupWindowPlan,
           "attention": AttentionPlan, "attention_gradient": AttentionGradientPlan,
           "attention_decode": AttentionDecodePlan, "attention_groups": GroupAttentionPlan}
@@ -173,8 +165,9 @@ def plan_text(plan: Fields | AnyPlan) -> str:
 
 def parse_plan(text: str) -> AnyPlan:
     """The inverse of str(plan). Raises FormatError or PlanError naming what is wrong."""
-    if text.startswith("plan joined"):
-        return JoinedPlan(tuple([parse_steps("plan" + part) for part in re.split(r"^plan\b", text, flags=re.M)[2:]]))
+    several = {f"plan {made.strategy}": made for made in (JoinedPlan, BlockPlan)}.get(text.split("\n")[0].rstrip())
+    if several is not None:
+        return several(tuple([parse_steps("plan" + part) for part in re.split(r"^plan\b", text, flags=re.M)[2:]]))
     words = text.split()
     if "=" not in text:
         return parse_steps(text)

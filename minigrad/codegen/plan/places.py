@@ -1,4 +1,4 @@
-"""Where loops stand: what each open loop is, and which variables of the nest that gives."""
+"""The places at which loops stand: what each open loop is, and which variables of the nest that gives."""
 from __future__ import annotations
 
 from dataclasses import replace

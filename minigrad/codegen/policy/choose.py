@@ -87,7 +87,7 @@ def _first_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
 def plan_of_steps(nest: Nest, target: Target) -> Plan:
     """The nest's plan, or where that is one of another kind the steps that the general strategies give it."""
     own, plan = choose_plan(nest, target)
-    return plan if own is nest and isinstance(plan, Plan) else general_plan_of(nest, target)
+    return plan if own == nest and isinstance(plan, Plan) else general_plan_of(nest, target)
 
 
 def general_plan_of(nest: Nest, target: Target) -> Plan:

@@ -1,13 +1,12 @@
-"""Which parts of a loop with a carried state are independent of each other, and what runs across lanes.
+"""The places of a loop with a carried state: what of it is independent, and what each place has several elements of.
 
-    steps t:                                                  parallel h, blocks of v:
+    steps t:                                                  block h, blocks of v:
       for h, v: t0 = sum(k: s0[h, k, v] * p0[t, h, k])          s0[k] for the lanes v
                 for k: s0[h, k, v] = ...                 ->     steps t: ...
 
-An axis of the state is independent where every access to a state's buffer has one and the same variable of its nest
-there, in all nests. A buffer without such an axis is computed again by everybody. Each worker has the part of the state
-that is its own in its own memory. Where a device has work-groups, work-items stand for lanes; where too little is
-independent for them, those of a group share its state, and the iterations of each nest:
+Lanes are worth it where most accesses lie along them; else each nest has lanes of its own. Where a device has
+work-groups, work-items stand for lanes; where too little is independent for them, those of a group share its state, and
+the iterations of each nest:
 
     steps t:                                                    groups h: items: steps t:
       for h, v: s1[h, v] = sum(k: s0[h, k] * p1[k, v])            s1[v] = ... for some v each; barrier
@@ -17,17 +16,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
-from minigrad.codegen.kernel.access import iterations
-from minigrad.codegen.kernel.nodes import Kernel, Nest, Steps, Store
+from minigrad.codegen.ir.nodes import Alloc
+from minigrad.codegen.ir.walk import statements as ir_statements
+from minigrad.codegen.kernel.access import extent
+from minigrad.codegen.kernel.nodes import Kernel, Nest, Store
+from minigrad.codegen.lowering.apart import apart
+from minigrad.codegen.lowering.beside import beside, loads
 from minigrad.codegen.lowering.flatten import offset
+from minigrad.codegen.lowering.independent import LANE, independent
+from minigrad.codegen.lowering.independent_axes import Axis, Carried, carried, independent_axes
 from minigrad.codegen.lowering.rename import statements
-from minigrad.codegen.plan.other_plans import ScanPlan
-from minigrad.errors import present
+from minigrad.codegen.plan.block import build_block
+from minigrad.codegen.plan.other_plans import BlockPlan
+from minigrad.codegen.policy import inner, items
+from minigrad.codegen.transforms import budget
 from minigrad.expr import Index, Var, coefficient
 from minigrad.target import Target
-from minigrad.value import Value, walk
+from minigrad.value import reductions_in
 
 VECTORS = (4, 2, 1)
 """Vectors across which a lane variable may run at once: what all lanes read is read once for them, and sums over the
@@ -35,6 +42,9 @@ state are chains of additions, which wait for each other."""
 
 APART = 1.5
 """The time of an access to elements that lie apart, for each, beside one element alone."""
+
+JOIN = 4
+"""The time in which the lanes of a sum become one, beside one access."""
 
 ITEMS, FEW_ITEMS = 64, 8
 """The most work-items of a group, and the fewest with a state of their own: fewer share theirs."""
@@ -44,107 +54,62 @@ ROOM = 1.5
 
 
 @dataclass(frozen=True)
-class Axis:
-    """An independent axis of `extent` places: the variable of each nest, by number, and the axis of each buffer."""
+class Places:
+    """The places of a loop's block: each has `lanes` elements of the axis with number `across` (-1: of none). With
+    `items` it is a work-group, whose work-items are the lanes, or share all nests where there are none."""
 
-    extent: int
-    variables: dict[int, Var]
-    axes: dict[str, int]
-
-
-Member = tuple[object, object]
-"""(the number of a nest, a variable of it) or (the name of a buffer of the state, an axis of it)."""
+    across: int
+    lanes: int
+    items: bool = False
 
 
-def accesses_of(nest: Nest) -> Iterator[tuple[str, tuple[Index, ...]]]:
-    """(buffer, indices) of every load and store of a nest."""
-    for s in statements((nest,)):
-        if isinstance(s, Nest):
-            continue
-        if isinstance(s, Store):
-            yield s.param, s.indices
-        for v in walk(s.value):
-            for inner in (v, *v.inner):
-                for x in walk(inner):
-                    if x.op == "load":
-                        yield x.buffer, x.indices
-
-
-def independent(kernel: Kernel) -> list[Axis]:
-    """The axes along which the iterations of a kernel with steps do not touch each other's state, longest first."""
-    steps = present(kernel.steps, "[scan] expected a kernel with steps")
-    shapes = {p.name: p.shape for p in steps.state}
-    parent: dict[Member, Member] = {}
-
-    def find(x: Member) -> Member:
-        while parent.setdefault(x, x) != x:
-            x = parent[x]
-        return x
-
-    spoiled: set[Member] = set()
-    for k, nest in enumerate(kernel.nests):
-        own = {v for s in statements((nest,)) if isinstance(s, Nest) for v in s.domain}
-        for name, at in accesses_of(nest):
-            for d, e in enumerate(at if name in shapes else ()):
-                if shapes[name][d] == 1:
-                    continue
-                if isinstance(e, Var) and e in own:
-                    parent[find((name, d))] = find((k, e))
-                else:
-                    spoiled.add((name, d))
-    groups: dict[Member, list[Member]] = {}
-    for x in list(parent):
-        groups.setdefault(find(x), []).append(x)
-    bad = {find(x) for x in spoiled}
-    found = [made for root, members in groups.items() if root not in bad
-             if (made := _axis(kernel, shapes, members)) is not None]
-    return sorted(found, key=lambda a: (-a.extent, sorted(a.axes.items())))
-
-
-def _axis(kernel: Kernel, shapes: dict[str, tuple[Index, ...]], members: list[Member]) -> Axis | None:
-    """The axis that these (nest, variable) and (buffer, axis) are, if each nest and each buffer has it once."""
-    own: dict[int, Var] = {}
-    axes: dict[str, int] = {}
-    for a, b in members:
-        if isinstance(a, int):
-            if a in own or not isinstance(b, Var):
-                return None
-            own[a] = b
-        elif isinstance(a, str) and isinstance(b, int):
-            if a in axes:
-                return None
-            axes[a] = b
-    extents = {shapes[name][d] for name, d in axes.items()} | {v.hi + 1 for v in own.values()}
-    extent = next(iter(extents))
-    if len(extents) != 1 or not isinstance(extent, int):
-        return None
-    for k, nest in enumerate(kernel.nests):
-        outer = {v for s in statements((nest,)) if isinstance(s, Nest) and s is not nest for v in s.domain}
-        if k in own and own[k] in outer and any(isinstance(s, Store) or not isinstance(s, Nest) for s in nest.body):
-            return None  # what stands before the inner loops would be computed by each, and may be stored by all
-    return Axis(extent, own, axes)
-
-
-def choose(kernel: Kernel, target: Target) -> ScanPlan | None:
-    """The plan of a kernel with steps: lanes along the axis with the fewest accesses of elements that lie apart.
-    None for a device whose local memory is too small."""
-    best, across, lanes = 0.0, -1, 1
-    steps = present(kernel.steps, "[scan] expected a kernel with steps")
-    axes = independent(kernel)
+def choose(kernel: Kernel, target: Target) -> Places | None:
+    """The places of a loop: lanes along the axis with the fewest accesses of elements that lie apart. None for a device
+    whose local memory is too small."""
+    steps, axes = carried(kernel), independent_axes(kernel)
+    least, across, lanes = _cost(kernel, steps, axes, -1, 1, target), -1, 1
     for number, axis in enumerate(axes):
         width = _lanes(steps, axes, axis, target)
-        found = _score(kernel, steps, axis, width)
-        if width > 1 and found > best:
-            best, across, lanes = found, number, width
+        found = _cost(kernel, steps, axes, number, width, target)
+        if width > 1 and found < least:
+            least, across, lanes = found, number, width
     if not target.has_groups:
-        return ScanPlan(across, lanes)
-    most = max([_widest(kernel.nests[k], {a.variables[k] for a in axes if k in a.variables}) for k in
-                range(len(kernel.nests))])
-    if lanes >= min(most, FEW_ITEMS):
-        return ScanPlan(across, lanes, groups=True)
+        return Places(across, lanes)
+    most = max([_widest(steps.nests[k], {a.variables[k] for a in axes if k in a.variables}) for k in
+                range(len(steps.nests))])
+    if lanes >= min(most, FEW_ITEMS) and lanes > 1:
+        return Places(across, lanes, items=True)
     if _bytes(steps, axes) > room(target):
         return None
-    return ScanPlan(-1, 1 << (min(most, target.max_group, ITEMS) - 1).bit_length(), groups=True)
+    return Places(-1, max(2, 1 << (min(most, target.max_group, ITEMS) - 1).bit_length()), items=True)
+
+
+def repeated(kernel: Kernel) -> tuple[Nest, ...]:
+    """The nests of a loop with a carried state that run in each iteration, and after it."""
+    loop = carried(kernel)
+    return loop.nests[loop.first:]
+
+
+def as_block(kernel: Kernel, places: Places, target: Target) -> tuple[Kernel, BlockPlan]:
+    """A loop as a block over its places, and the plans of its nests."""
+    if not places.items:
+        block = beside(independent(kernel, places.across, places.lanes))
+        return block, inner.plan_block(block, target)
+    lanes = places.lanes if places.across >= 0 else 1
+    block = apart(beside(independent(kernel, places.across, lanes, shared=True), LANE), LANE)
+    return block, items.plan_block(block, places.lanes)
+
+
+def runs(kernel: Kernel, places: Places, target: Target) -> bool:
+    """True where a device has the local memory that a loop takes, and lets it run to its end."""
+    if not places.items:
+        return True
+    block, plan = as_block(kernel, places, target)
+    function, limit = build_block(block, plan, kernel.name), target.max_iterations
+    taken = sum([s.size * s.dtype.compute.itemsize for s in ir_statements(function)
+                 if isinstance(s, Alloc) and s.scope == "local"])
+    return taken <= room(target) and (
+        not limit or budget.iterations(budget.limit_iterations(function, limit).body) <= limit)
 
 
 def _widest(nest: Nest, own: set[Var]) -> int:
@@ -153,7 +118,7 @@ def _widest(nest: Nest, own: set[Var]) -> int:
     return here * max([_widest(s, own) for s in nest.body if isinstance(s, Nest)], default=1)
 
 
-def _bytes(steps: Steps, axes: list[Axis]) -> int:
+def _bytes(steps: Carried, axes: list[Axis]) -> int:
     """The memory of one independent part of the state; what is stored in place of another one counts, too."""
     total = 0
     for p in steps.state:
@@ -167,38 +132,80 @@ def room(target: Target) -> int:
     return target.local_memory * 7 // 8
 
 
-def _lanes(steps: Steps, axes: list[Axis], axis: Axis, target: Target) -> int:
+def _lanes(steps: Carried, axes: list[Axis], axis: Axis, target: Target) -> int:
     """The lanes across which an axis may run: so many that their part of the state is in the first-level cache, or in
     the local memory of a work-group."""
     alone = _bytes(steps, axes)
     if target.has_groups:
         most = min(axis.extent, target.max_group, ITEMS, room(target) // max(alone, 1))
         return 1 << max(most, 1).bit_length() - 1
-    lanes = 1 if target.is_gpu else target.lanes(max([32, *[p.dtype.compute.bits for p in steps.state]]))
+    lanes = _vector(steps, target)
     several = () if target.language == "opencl" else VECTORS
     most = next((v * lanes for v in several if v * lanes * alone <= target.l1 * ROOM), lanes)
     return 1 << min(most, axis.extent).bit_length() - 1
 
 
-def _score(kernel: Kernel, steps: Steps, axis: Axis, width: int) -> float:
-    """The gain of a step from lanes along an axis: elements that lie apart come one by one. 0 where a nest
-    without the axis stores a result."""
-    shapes = {p.name: p.shape for p in kernel.params}
-    together = alone = 0.0
-    for k, nest in enumerate(kernel.nests):
-        v, work = axis.variables.get(k), iterations(nest)
-        if v is None and any(isinstance(s, Store) and s.param in shapes for s in statements((nest,))):
-            return 0.0
+def _cost(kernel: Kernel, steps: Carried, axes: list[Axis], number: int, width: int, target: Target) -> float:
+    """Accesses of a step, for each element, where a place has `width` elements of an axis (-1: of none): each nest has
+    lanes along these or along a variable that is no independent axis, and elements that lie apart come one by one.
+    Infinite where a nest without the axis stores a result."""
+    shapes, vector, total = {p.name: p.shape for p in (*kernel.params, *steps.state)}, _vector(steps, target), 0.0
+    results = {p.name for p in kernel.params}
+    for k, nest in enumerate(steps.nests):
+        lane = axes[number].variables.get(k) if number >= 0 else None
+        if number >= 0 and lane is None and any(
+                isinstance(s, Store) and s.param in results for s in statements((nest,))):
+            return inf
         if not steps.first <= k < steps.last:
             continue
-        for name, at in accesses_of(nest):
-            step = 1 if v is None or name not in shapes else coefficient(offset(at, shapes[name]), v)
-            alone += work
-            together += work * (width if v is None else 1.0 if step in (0, 1) else width * APART) / width
-    return alone / together if together else 0.0
+        found: list[tuple[float, Index]] = []
+        for work, name, at in _accesses(nest, 1.0):
+            gone = {a.axes[name] for a in axes if name in a.axes}
+            left = [d for d in range(len(at)) if d not in gone]
+            place = offset(tuple([at[d] for d in left]), tuple([shapes[name][d] for d in left]))
+            wide = lane is not None and name in axes[number].axes
+            found.append((work, place * width + lane if wide and lane is not None else place))
+        own, summed = {a.variables[k] for a in axes if k in a.variables}, _summed(nest)
+        costs = [sum([work for work, _ in found])]
+        for v in {*_domains(nest), *summed} - own if not target.has_groups else ():
+            each = [work * _each(coefficient(at, v), min(extent(v), vector), vector) for work, at in found]
+            costs.append(sum(each) + (JOIN * prod([extent(d) for d in nest.domain]) if v in summed else 0))
+        if lane is not None:
+            costs.append(sum([work * _each(coefficient(at, lane), width, vector) for work, at in found]))
+        total += min(costs)
+    return total
 
 
-def reads(value: Value, name: str) -> list[tuple[Index, ...]]:
-    """The places at which a value reads a buffer."""
-    return [x.indices for v in walk(value) for inner in (v, *v.inner) for x in walk(inner)
-            if x.op == "load" and x.buffer == name]
+def _accesses(nest: Nest, work: float) -> Iterator[tuple[float, str, tuple[Index, ...]]]:
+    """(how often, buffer, indices) of each access of a nest that runs `work` times."""
+    work *= prod([extent(v) for v in nest.domain])
+    for s in nest.body:
+        if isinstance(s, Nest):
+            yield from _accesses(s, work)
+            continue
+        if isinstance(s, Store):
+            yield work, s.param, s.indices
+        terms = max([prod([extent(v) for v in r.over]) for r in reductions_in(s.value)], default=1)
+        for x in loads(s.value):
+            yield work * terms, x.buffer, x.indices
+
+
+def _domains(nest: Nest) -> set[Var]:
+    return {v for s in statements((nest,)) if isinstance(s, Nest) for v in s.domain}
+
+
+def _summed(nest: Nest) -> set[Var]:
+    """The variables of the sums of a nest."""
+    return {v for s in statements((nest,)) if not isinstance(s, Nest) for r in reductions_in(s.value) for v in r.over}
+
+
+def _each(step: Index | None, width: int, vector: int) -> float:
+    """The cost of an access for each of so many lanes."""
+    if width == 1:
+        return 1.0
+    return 1 / width if step == 0 else 1 / min(width, vector) if step == 1 else APART
+
+
+def _vector(steps: Carried, target: Target) -> int:
+    """The lanes of a vector of the widest type."""
+    return 1 if target.is_gpu else target.lanes(max([32, *[p.dtype.compute.bits for p in steps.state]]))

@@ -16,7 +16,6 @@ from minigrad.codegen.plan.other_plans import (
     GroupWindowPlan,
     JoinedPlan,
     Plan,
-    ScanPlan,
     WindowPlan,
 )
 from minigrad.codegen.strategies.build_attention import build_attention
@@ -24,7 +23,6 @@ from minigrad.codegen.strategies.build_attention_decode import build_attention_d
 from minigrad.codegen.strategies.build_attention_gradient import build_attention_gradient
 from minigrad.codegen.strategies.build_attention_groups import build_attention_groups
 from minigrad.codegen.strategies.build_joined import build_joined
-from minigrad.codegen.strategies.build_scan_shared import build_loop
 from minigrad.codegen.strategies.build_window import build_window
 from minigrad.codegen.strategies.build_window_groups import build_window_groups
 
@@ -38,8 +36,6 @@ OF_ONE_NEST: dict[type, Callable[..., Function]] = {
 @lru_cache(maxsize=4096)
 def build_any(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str) -> Function:
     """The loops that a plan of nests of a kernel describes. Where sizes are dims, many layers ask for the same."""
-    if isinstance(plan, ScanPlan):
-        return build_loop(kernel, plan, name)
     if type(plan) in OF_NESTS:
         return OF_NESTS[type(plan)](kernel, nests, plan, name)
     return OF_ONE_NEST[type(plan)](kernel, *nests, plan, name)

@@ -91,8 +91,7 @@ def test_what_is_not_a_number_stays_in_its_row() -> None:
 
 
 @pytest.mark.parametrize("change, message", [
-    (("bind group gm gn", "bind parallel gm gn"),
-     "bind item tm: expected `bind group` too, as work-groups consist of work-items"),
+    (("bind group gm gn", "bind parallel gm gn"), "bind parallel gm: expected another kind, as work-"),
     (("bind group gm gn", "bind group gm\n  bind parallel gn"), "bind parallel gn: expected another kind"),
     (("bind item tm tn", "bind unroll tm tn"), "stage p0 at kb .*: expected work-items, `bind item`, that do it"),
     (("bind item tm tn\n", "bind item tm\n  bind vector tn\n"), "bind vector tn: expected another kind"),

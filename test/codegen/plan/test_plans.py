@@ -204,7 +204,8 @@ SCATTER = parse_kernel("""kernel scatter(inout o0: f32[5], p0: i64[9], p1: f32[9
 """)
 WRONG = [
     (PRODUCT, ["tile i0 i1 4 4"],
-     "expected a step among split, sizes, fuse, order, bind, parts, stage, results, call, ahead, got 'tile i0 i1 4 4'"),
+     "expected a step among split, sizes, fuse, order, bind, parts, stage, results, call, compute, ahead, got "
+     "'tile i0 i1 4 4'"),
     (PRODUCT, ["split i0 -> a by 4"],
      "expected 'split LOOP -> OUTER INNER by SIZE, exact|back|guard|rest|short', got 'split i0 -> a by 4'"),
     (PRODUCT, ["split i2 -> a b by 4, rest"],

@@ -24,6 +24,7 @@ from minigrad.codegen.plan.loops import Loops, Step, loops_of
 from minigrad.codegen.plan.steps.ahead import Ahead
 from minigrad.codegen.plan.steps.bind import Bind
 from minigrad.codegen.plan.steps.call import Call
+from minigrad.codegen.plan.steps.compute import Compute
 from minigrad.codegen.plan.steps.fuse import Fuse
 from minigrad.codegen.plan.steps.order import Order
 from minigrad.codegen.plan.steps.parts import Parts
@@ -32,7 +33,8 @@ from minigrad.codegen.plan.steps.sizes import Sizes
 from minigrad.codegen.plan.steps.split import Split
 from minigrad.codegen.plan.steps.stage import Stage
 
-STEPS: tuple[type[Step], ...] = (Split, Sizes, Fuse, Order, Bind, Parts, Stage, Results, Call, Ahead)
+STEPS: tuple[type[Step], ...] = (Split, Sizes, Fuse, Order, Bind, Parts, Stage, Results, Call, Compute,
+                                 Ahead)
 """In the order in which their faults are told."""
 
 
