@@ -176,7 +176,8 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
 
 @pytest.mark.parametrize("case, target", [
     (case, target) for case in (("forward", 3), ("forward", 5), ("data", 5), ("weight", 3), ("weight", 5))
-    for target in (AVX512, AVX2) if case != ("weight", 5) or target is AVX512], ids=str)  # 25 sums, 16 registers
+    for target in (AVX512, AVX2) if case != ("weight", 5) or target is AVX512],  # 25 sums, 16 registers
+    ids=lambda x: x.name if isinstance(x, Target) else str(x))
 def test_no_accumulator_lives_on_the_stack(case: tuple[str, int], target: Target) -> None:
     (of, kernel), register = case, "%zmm" if target is AVX512 else "%ymm"
     result = depthwise(of, 28, 32, kernel=kernel, padding=kernel // 2)
