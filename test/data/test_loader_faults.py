@@ -17,9 +17,10 @@ from minigrad.errors import DeviceError
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 LOOP = """
-import os, sys, time
+import os, signal, sys, time
 import numpy as np
 from minigrad.data import DataLoader, Dataset
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a suite in the background ignores
 class Slow(Dataset):
     def __len__(self): return 1_000_000  # whoever ends it may be late
     def __getitem__(self, index):

@@ -74,11 +74,11 @@ def test_a_process_compiles_for_it(level: str, vector_bytes: int) -> None:
 
 
 CHOSEN = ("test_contractions.py::test_random_contractions_packed", "test_contractions.py::test_random_contractions",
-          "strategies/test_panels.py::test_sizes_around_those_of_tiles",
+          "policy/test_panels.py::test_sizes_around_those_of_tiles",
           "microkernels/test_microkernels.py::test_tiles_multiply",
-          "strategies/test_window.py::test_infinities_and_nans_stay_where_they_are",
-          "strategies/test_narrow.py::test_shapes_and_threads", "transforms/test_budget.py::test_long_sums_per_row",
-          "strategies/test_stages.py::test_sums_of_several_lengths_in_one_kernel",
+          "policy/test_window.py::test_infinities_and_nans_stay_where_they_are",
+          "policy/test_narrow.py::test_shapes_and_threads", "transforms/test_budget.py::test_long_sums_per_row",
+          "policy/test_stages.py::test_sums_of_several_lengths_in_one_kernel",
           "../state/test_block_formats.py::test_no_part_of_the_weights_is_kept_as_floats")
 """What runs for older processors too whenever the suite runs; `MINIGRAD_CPU=x86-64-v3 make test` runs all of it."""
 
