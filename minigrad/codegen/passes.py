@@ -29,7 +29,7 @@ from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.plan.block import build_block
 from minigrad.codegen.plan.given import PATTERN, Given, given_plans, naming
 from minigrad.codegen.plan.groups import check_room
-from minigrad.codegen.plan.other_plans import AnyPlan, WindowPlan
+from minigrad.codegen.plan.other_plans import AnyPlan, BlockPlan
 from minigrad.codegen.plan.sizes import shares_sizes, with_sizes_as_dims
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.policy import packed, panels, scan
@@ -37,6 +37,7 @@ from minigrad.codegen.policy.attention_decode import split_keys
 from minigrad.codegen.policy.choose import choose_plans, general_plan_of
 from minigrad.codegen.policy.cut import cut_columns
 from minigrad.codegen.policy.lanes import with_widest
+from minigrad.codegen.policy.phases import interleaved
 from minigrad.codegen.policy.scan import as_block
 from minigrad.codegen.policy.split_k import split_k
 from minigrad.codegen.policy.split_reduction import split_reduction
@@ -205,14 +206,18 @@ def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, ta
     with naming(name):
         # Layers that differ in sizes only are one program, where nothing is gained from knowing the sizes, and so are
         # steps that differ in a number: masks, what is padded.
-        if isinstance(plan, WindowPlan) and shares_sizes(target):
+        if isinstance(plan, BlockPlan) and shares_sizes(target):
             general, values = run(with_arguments, general, nests, plane_extents(nests), False, of=part)
         elif isinstance(plan, Plan) and plan.results is None and shares_sizes(target):
             if plan.sizes and name != kernel.name:
                 general, begins = run(from_first, general, of=part)  # other stages may begin elsewhere
             general, shared, values = run(with_sizes_as_dims, general, plan, of=part)
         known = dict(zip(general.dims, dims := (*kernel.dims, *values), strict=True))
-        function = run(build_any, general, general.nests, shared, name, of=dims)  # the loops that the plan says
+        if isinstance(plan, BlockPlan):
+            block = run(interleaved, general, plan)  # phases of a strided gradient read X once and store whole rows
+            function = run(build_block, block, plan, name, of=dims)
+        else:
+            function = run(build_any, general, general.nests, shared, name, of=dims)  # the loops that the plan says
         function = run(bounded_sums, function, known, of=dims)  # no accumulator takes many terms
         check_room(function, target)
         if current().verify:

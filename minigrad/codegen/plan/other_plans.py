@@ -22,32 +22,13 @@ class Fields:
 
 
 @dataclass(frozen=True, slots=True)
-class WindowPlan(Fields):
-    """Phases of a window over planes. Names refer to the first nest's index variables.
-
-    form: 'taps', as the taps are summed
-    planes: one parallel iteration each, for `band` tiles of rows
-    rows, columns: of the plane's image; '' where there are no rows
-    height, vectors, width: a register tile is height rows of `vectors` vectors of `width` columns
-    phases: nests that interleave their outputs
-    """
-
-    form: str
-    planes: tuple[str, ...]
-    rows: str
-    columns: str
-    height: int
-    vectors: int
-    width: int
-    band: int
-    phases: int = 1
-
-
-@dataclass(frozen=True, slots=True)
 class GroupWindowPlan(Fields):
     """A window over planes by work-groups of deep x down x across work-items, with `height` rows of one column each.
 
-    form, planes, rows, columns, phases: as in a WindowPlan
+    form: 'taps', the taps are summed; 'plane', the planes are, one output per tap
+    planes, rows, columns: of the plane's image, by names of the (first) nest's index variables; '' where there are no
+        rows
+    phases: nests that interleave their outputs
     deep: planes that a group has at a time; in the form 'plane' places of the sums around one
     """
 
@@ -152,9 +133,9 @@ class BlockPlan(Several):
     strategy = "block"
 
 
-AnyPlan = (Plan | JoinedPlan | BlockPlan | WindowPlan | GroupWindowPlan | AttentionPlan | AttentionGradientPlan
+AnyPlan = (Plan | JoinedPlan | BlockPlan | GroupWindowPlan | AttentionPlan | AttentionGradientPlan
            | AttentionDecodePlan | GroupAttentionPlan)
-_KINDS = {"window": WindowPlan, "window_groups": GroupWindowPlan,
+_KINDS = {"window_groups": GroupWindowPlan,
           "attention": AttentionPlan, "attention_gradient": AttentionGradientPlan,
           "attention_decode": AttentionDecodePlan, "attention_groups": GroupAttentionPlan}
 

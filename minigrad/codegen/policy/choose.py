@@ -10,11 +10,11 @@ from minigrad.codegen.kernel.value_walk import locals_of
 from minigrad.codegen.patterns.recognise import recognise
 from minigrad.codegen.plan.other_plans import (
     AnyPlan,
+    BlockPlan,
     GroupAttentionPlan,
     GroupWindowPlan,
     JoinedPlan,
     Plan,
-    WindowPlan,
 )
 from minigrad.codegen.plan.sizes import shares_copies, shares_sizes, with_sizes
 from minigrad.codegen.policy import (
@@ -26,6 +26,7 @@ from minigrad.codegen.policy import (
     group_reduction,
     packed,
     panels,
+    phases,
     pointwise,
     quantized,
     reduction,
@@ -47,9 +48,9 @@ def choose_plans(nests: Sequence[Nest], target: Target) -> list[tuple[tuple[Nest
     made: list[tuple[tuple[Nest, ...], AnyPlan]] = []
     for _, found in groupby(nests, key=lambda n: [s.param for s in n.body if isinstance(s, Store)]):
         run = tuple(found)
-        phases = window_groups.plan if target.has_groups else window.phases_plan
-        together = phases(run, target) if len(run) > 1 else ""
-        if isinstance(together, WindowPlan | GroupWindowPlan):
+        of_phases = window_groups.plan if target.has_groups else phases.plan
+        together = of_phases(run, target) if len(run) > 1 else ""
+        if isinstance(together, BlockPlan | GroupWindowPlan):
             made.append((run, together))
             continue
         each = [choose_plan(nest, target) for nest in run]

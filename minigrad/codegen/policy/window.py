@@ -18,11 +18,12 @@
               stage p1 at r0 as [r1+i1][r2+i2], border
 
 Of a stride, columns of a row with the same residue lie side by side, `[r1%2][i2+r1//2]`. Heights, vectors and bands
-depend on shapes and the target only. Phases of a strided gradient have a plan of their own.
+depend on shapes and the target only. Phases of a strided gradient are blocks (phases.py).
 """
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil, prod
 
 from minigrad.codegen.kernel.access import typical
@@ -32,7 +33,6 @@ from minigrad.codegen.machines.caches import PAGE, room
 from minigrad.codegen.machines.machine import Costs, machine
 from minigrad.codegen.patterns.recognise_phases import recognise_any
 from minigrad.codegen.patterns.recognise_window import Axis, Window
-from minigrad.codegen.plan.other_plans import WindowPlan
 from minigrad.codegen.plan.steps import Ahead, Bind, Order, Plan, Sizes, Split, Stage, Step
 from minigrad.codegen.policy import window_groups
 from minigrad.codegen.policy.blocking import MAX_VECTORS, SPARE_REGISTERS
@@ -104,16 +104,6 @@ def _by_constants(condition: Index, v: Var) -> bool:
     return step == 0 or isinstance(step, int) and isinstance(condition - step * v, int)
 
 
-def phases_plan(nests: Sequence[Nest], target: Target) -> WindowPlan | str:
-    """The plan of several nests as phases of one window, or why they are none."""
-    window = recognise_any(nests)
-    if isinstance(window, str):
-        return window
-    if max(p.columns.length for p in window.phases) < MIN_COLUMNS:
-        return "not a window: too few columns"
-    return make_plan(window, target)
-
-
 def why_unstaged(nest: Nest, target: Target) -> str:
     """The reason that `plan` gives for one nest, or that of work-groups where the target has them; empty for a window.
     """
@@ -124,7 +114,7 @@ def why_unstaged(nest: Nest, target: Target) -> str:
 def _taps(window: Window, target: Target) -> list[Step]:
     """The steps of a window whose taps are summed."""
     rows, columns = window.phase.rows, window.phase.columns
-    tile = make_plan(window, target)
+    tile = tile_of(window, target)
     own = [v.name for v in window.planes if v in free_variables(window.value)]
     again = [v.name for v in window.planes if v.name not in own]
     steps, around, inner, base = list[Step](), list[str](), list[str](), ""
@@ -162,7 +152,7 @@ def _plane(window: Window, target: Target) -> list[Step]:
     """The steps of a window whose planes are summed, one output per tap. (Passes over a part of the taps' columns,
     where registers hold no sums of all, took up to three times as long with 16 registers as the stack does.)"""
     rows, columns = window.phase.rows, window.phase.columns
-    tile, each = make_plan(window, target), len(rows.taps) * len(columns.taps)
+    tile, each = tile_of(window, target), len(rows.taps) * len(columns.taps)
     taps = [[a.tap.name] if a.tap is not None else [] for a in (columns, rows)]
     planes, extra = ([v.name for v in vs] for vs in (window.planes, window.extra))
     steps, around, tiles, base, at = list[Step](), list[str](), list[str](), "", [*planes, *extra]
@@ -223,11 +213,21 @@ def _operand(window: Window) -> str:
                default="")
 
 
-def make_plan(window: Window, target: Target) -> WindowPlan:
-    """Tile and band for a window."""
-    phase = max(window.phases, key=lambda p: len(p.rows.taps) * len(p.columns.taps))
-    columns = max(p.columns.length for p in window.phases)
-    height = max(p.rows.length for p in window.phases)
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A register tile of `height` rows of `vectors` vectors of `width` columns, and how many of them one worker has
+    below each other."""
+
+    height: int
+    vectors: int
+    width: int
+    band: int
+
+
+def tile_of(window: Window, target: Target) -> Tile:
+    """The tile of a window with the fewest cycles."""
+    phase = window.phase
+    columns, height = phase.columns.length, phase.rows.length
     lanes = min(16, target.lanes(max(window.value.dtype.bits, 32)))
     width = min((w for w in (2, 4, 8, 16) if w <= lanes), key=lambda w: (ceil(columns / w), w), default=1)
     vectors = ceil(columns / width)
@@ -257,10 +257,7 @@ def make_plan(window: Window, target: Target) -> WindowPlan:
     if window.form == "taps":
         band = min(band, max(1, tiles * prod([typical(v) for v in window.planes]) // MIN_PARALLEL))
     band = ceil(tiles / ceil(tiles / min(band, tiles)))
-    image = (phase.rows.image, phase.columns.image)
-    return WindowPlan("window", window.form, tuple(v.name for v in window.planes),
-                      image[0].name if image[0] is not None else "", image[1].name if image[1] is not None else "",
-                      rows, count, width, band, len(window.phases))
+    return Tile(rows, count, width, band)
 
 
 def registers(form: str, kernel: tuple[int, int], rows: int, vectors: int) -> int:

@@ -16,18 +16,16 @@ from minigrad.codegen.plan.other_plans import (
     GroupWindowPlan,
     JoinedPlan,
     Plan,
-    WindowPlan,
 )
 from minigrad.codegen.strategies.build_attention import build_attention
 from minigrad.codegen.strategies.build_attention_decode import build_attention_decode
 from minigrad.codegen.strategies.build_attention_gradient import build_attention_gradient
 from minigrad.codegen.strategies.build_attention_groups import build_attention_groups
 from minigrad.codegen.strategies.build_joined import build_joined
-from minigrad.codegen.strategies.build_window import build_window
 from minigrad.codegen.strategies.build_window_groups import build_window_groups
 
 OF_NESTS: dict[type, Callable[..., Function]] = {
-    WindowPlan: build_window, GroupWindowPlan: build_window_groups, JoinedPlan: build_joined}
+    GroupWindowPlan: build_window_groups, JoinedPlan: build_joined}
 OF_ONE_NEST: dict[type, Callable[..., Function]] = {
     Plan: build, AttentionPlan: build_attention, AttentionDecodePlan: build_attention_decode,
     AttentionGradientPlan: build_attention_gradient, GroupAttentionPlan: build_attention_groups}

@@ -21,7 +21,7 @@ from minigrad.codegen.policy.window_groups import (
     padded_tile,
     taps_of,
 )
-from minigrad.codegen.strategies.stage_window import LoopNames
+from minigrad.codegen.strategies.loop_names import LoopNames
 from minigrad.errors import present
 from minigrad.expr import Index, Var, bounds, product
 from minigrad.value import Value, binary, const, guard, load, substitute

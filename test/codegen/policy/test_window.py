@@ -22,8 +22,10 @@ from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.passes import stages_of
 from minigrad.codegen.patterns.recognise_phases import recognise_phases
 from minigrad.codegen.patterns.recognise_window import recognise_window
-from minigrad.codegen.plan.other_plans import WindowPlan
+from minigrad.codegen.plan.block import build_block
+from minigrad.codegen.plan.other_plans import BlockPlan
 from minigrad.codegen.policy.choose import choose_plans
+from minigrad.codegen.policy.phases import interleaved
 from minigrad.codegen.policy.window import plan
 from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.strategies.build_any import build_any
@@ -38,6 +40,8 @@ TARGETS = (AVX512, AVX2, NEON, TINY)
 def window_function(kernel: Kernel, target: Target) -> Function:
     """The loops by the plan that is chosen, which is no window's where that would gain nothing."""
     (nests, made), = choose_plans(kernel.nests, target)
+    if isinstance(made, BlockPlan):
+        return build_block(interleaved(kernel, made), made, "window")
     return build_any(kernel, nests, made, "window")
 
 
@@ -84,7 +88,7 @@ def test_phases_become_one_stage() -> None:
     for result, count in ((depthwise("data", 16, 14, stride=2), 4), (fused_gradient(15, 16), 4)):
         step = schedule(build_graph([result.node]), frozenset(), AVX2).steps[-1]
         stage, = stages_of(step.kernel, AVX2).stages
-        assert isinstance(stage.plan, WindowPlan) and stage.plan.phases == len(stage.nests) == count
+        assert isinstance(stage.plan, BlockPlan) and len(stage.nests) == count
 
 
 def test_what_are_no_phases_says_why() -> None:
