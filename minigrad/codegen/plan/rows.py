@@ -102,16 +102,20 @@ def _span(conditions: Sequence[Index], x: Var, count: int) -> tuple[int, int] | 
     return lo, hi
 
 
-def _has_border(loops: Loops, box: Box, factor: Value) -> bool:
-    told = factor.op != "guard" or factor.args[1].op == "const"  # an image read inside alone has none, but needs room
-    return told and not loops.fused
+def _has_border(factor: Value) -> bool:
+    return factor.op != "guard" or factor.args[1].op == "const"  # an image read inside alone has none, but needs room
 
 
 def aligned(stand: Places, box: Box, factor: Value, at: str, border: bool) -> Box:
     """The box with room for whole vectors in each row, its inside at a whole vector."""
     loops = stand.loops
-    if not border or not _has_border(loops, box, factor):
+    if not border or loops.fused:
         return box
+    last = loop_of(base_of(box.layout[-1])[1])
+    beyond = _covered(loops, last) - loops.most(last) if isinstance(loops.extent(last), int) else 0
+    plain = replace(box, size=box.size + beyond)  # lanes beyond the last column read on
+    if not _has_border(factor):
+        return plain
     width = lanes_of(loops)
     rows = rows_of(stand, box, factor, Here({x: Var(x, 0, 1 << 20) for x in loops.order[:loops.order.index(at) + 1]}))
     if not rows:
@@ -119,7 +123,7 @@ def aligned(stand: Places, box: Box, factor: Value, at: str, border: bool) -> Bo
         if lanes:
             raise PlanError(f"[plan] stage at {at}, border: expected one that is told by constants, in the lanes of "
                             f"{lanes[0]}, got another one")
-        return box
+        return plain
     vectors = [-(-r.count // width) for r in rows]
     apart = sum(-(-(r.hi + 1 - r.lo) // width) + -(-r.lo // width) + (r.hi + 1 < r.count) for r in rows)
     joined = sum(vectors) <= apart and max(vectors) <= WRITTEN_OUT

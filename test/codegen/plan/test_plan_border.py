@@ -14,12 +14,14 @@ from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.nodes import Kernel, Nest
+from minigrad.codegen.kernel.text import parse_kernel
 from minigrad.codegen.plan import rows as module
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.check_copies import check_copies
 from minigrad.codegen.plan.steps import Plan, Sizes, Split
-from minigrad.codegen.policy.window import plan
+from minigrad.codegen.policy import window
 from minigrad.errors import InternalError, PlanError
+from minigrad.target import Target
 
 
 def random_window(rng: np.random.Generator) -> Tensor:
@@ -58,7 +60,7 @@ def test_random_windows_by_random_tiles(seed: int) -> None:
     kernel = flat_kernel(random_window(rng), target)
     taken = 0
     for nest in kernel.nests if len(kernel.nests) == 1 else ():
-        found = plan(nest, target)
+        found = window.plan(nest, target)
         if isinstance(found, str):
             continue
         product, first = found
@@ -79,13 +81,33 @@ def test_random_windows_by_random_tiles(seed: int) -> None:
             interpret_kernel(kernel, expected, {})
             interpret_function(function, arrays, {})
             np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=3e-5, atol=3e-5)
-    assert taken or len(kernel.nests) > 1 or isinstance(plan(kernel.nests[0], target), str)
+    assert taken or len(kernel.nests) > 1 or isinstance(window.plan(kernel.nests[0], target), str)
+
+
+PHASES = """kernel phases(out o0: f32[{total}], p0: f32[900], p1: f32[16])
+  for i0<2, i1<2, i2<8, i3<{columns}:
+    t0 = sum(r0<4, r1<4: (p0[30*i0+2*i3+i1+60*i2+2*r1+60*r0-93] else 0.0 if i0+2*i2+2*r0-3 >= 0 and \
+-i0-2*i2-2*r0+16 >= 0 and i1+2*i3+2*r1-3 >= 0 and -i1-2*i3-2*r1+32 >= 0) * p1[4*r0+r1])
+    o0[{plane}*i0+{half}*i1+{columns}*i2+i3] = t0
+"""
+
+
+@pytest.mark.parametrize("columns", [9, 12, 13, 15])
+@pytest.mark.parametrize("target", [AVX512, AVX2, NEON], ids=lambda t: t.name)
+def test_a_border_that_is_told_by_no_constants_leaves_room_for_lanes(target: Target, columns: int) -> None:
+    kernel = parse_kernel(PHASES.format(columns=columns, half=8 * columns, plane=16 * columns, total=32 * columns))
+    found = window.plan(kernel.nests[0], target)
+    assert not isinstance(found, str)
+    own = replace(kernel, nests=(found[0],))
+    function = build(own, *found, "phases")
+    check_accesses(function, {})
+    check_copies(own, *found)
 
 
 def layer() -> tuple[Kernel, Nest, Plan]:
     """A depthwise convolution with rows longer than a few vectors, and its plan."""
     kernel = flat_kernel(tensor(1, 2, 7, 90).conv2d(tensor(2, 1, 3, 3), groups=2, padding=1), AVX2)
-    found = plan(kernel.nests[0], AVX2)
+    found = window.plan(kernel.nests[0], AVX2)
     assert not isinstance(found, str)
     return replace(kernel, nests=(found[0],)), *found
 
