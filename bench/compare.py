@@ -32,7 +32,8 @@ COUNT = re.compile(r", \d+ of them")
 """The part of names of rows that depends on a tree."""
 LEAST = 0.93
 """The ratio below which rows are listed again."""
-_START = "import sys; sys.path.insert(0, {here!r}); import bench.compare; bench.compare.take_turns({tree!r}, {parts!r})"
+_START = """import sys; sys.path.insert(0, {tree!r}); import minigrad
+sys.path.insert(0, {here!r}); import bench.compare; bench.compare.take_turns({tree!r}, {parts!r})"""
 
 Key = tuple[str, str, str, int]
 Times = dict[Key, tuple[float, float]]

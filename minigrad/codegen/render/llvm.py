@@ -4,8 +4,9 @@ A program is two functions: `name`, which has the ABI of CPU programs and unpack
 whose pointer parameters are `noalias`; or one that is both where the rest of LLVM's work is little (`QUICK`). Vector
 loops become vector types; what differs by lane under a condition is read and written by masked loads and stores, a
 scalar under a condition is read from a block of zeros instead. Register buffers are values (`llvm_registers.py`).
-Floating-point arithmetic may be contracted into fused multiply-adds and is never reassociated. Passes wanted on the
-result: instcombine, simplifycfg; sroa for microkernels that have variables.
+Floating-point arithmetic is neither reassociated nor contracted: what is computed again where it is compared with what
+was stored has the same bits. Sums of products are `fma` in loop IR. Passes wanted on the result: instcombine,
+simplifycfg; sroa for microkernels that have variables.
 """
 from __future__ import annotations
 

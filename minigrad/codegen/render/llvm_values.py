@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from minigrad.codegen.render.emitter import Emitter
     from minigrad.codegen.render.steps import Maker
 
-_FLOAT = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract", "div": "fdiv"}
+_FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}
 _SIGNED = {"idiv": "sdiv", "irem": "srem", "shr": "ashr", "lt": "icmp slt", "le": "icmp sle"}
 _UNSIGNED = {"idiv": "udiv", "irem": "urem", "shr": "lshr", "lt": "icmp ult", "le": "icmp ule"}

@@ -73,7 +73,7 @@ class OpenclProgram:
         out.variables |= {d: Ref(safe(d.name), INDEX) for d in f.dims}
         block(out, f.body)
         double = ["#pragma OPENCL EXTENSION cl_khr_fp64 : enable"] if uses_double(f) else []
-        head = ["#pragma OPENCL FP_CONTRACT ON", *double]
+        head = ["#pragma OPENCL FP_CONTRACT OFF", *double]
         lines = ["{", *self.arrays()]
         for b in f.buffers:
             start = f" + {safe(b.start.name)}_dim" if b.start is not None else ""

@@ -43,7 +43,6 @@ class OpenclLanguage(Language):
         self.names = names(out.function) | ZEROS.keys()
         self.parts = 1
         self.exact: dict[Ref, Ref] = {}
-        self.products: dict[Ref, tuple[Ref, Ref]] = {}
         self.zeros: set[str] = set()
         self.helpers: set[str] = set()
         self.functions: dict[str, None] = {}
@@ -149,15 +148,13 @@ class OpenclLanguage(Language):
         if op in ("max", "min") and kind is not bool_:
             return self.pure(self.extremum(op, args[0], args[1]), dtype, lanes, args)
         floor = self.out.safe_floor() if op in ("idiv", "irem") else 0
-        text = self.boolean(op, args) if kind is bool_ else self.contracted(op, args, kind)
-        if text is None:
+        if kind is bool_:
+            text = self.boolean(op, args)
+        else:
             text = self.real(op, args) if kind.is_float else self.whole(op, args, kind)
         if op in _COMPARE and kind is not bool_:
             text = f"({text})" if lanes == 1 or kind.bits == 32 else f"convert_int{lanes}({text})"
-        made = self.pure(text, dtype, lanes, args, floor=floor)
-        if op == "mul" and kind.is_float:
-            self.products[made] = (args[0], args[1])
-        return made
+        return self.pure(text, dtype, lanes, args, floor=floor)
 
     def choice(self, c: Ref, yes: Ref, no: Ref) -> str:
         if c.lanes == 1 and yes.dtype is int8 and yes.lanes == 1:
@@ -174,7 +171,7 @@ class OpenclLanguage(Language):
             return f"(({yes.text} & {mask}) | ({no.text} & ~{mask}))"
         return f"select({no.text}, {yes.text}, {mask})"
 
-    def boolean(self, op: str, args: Sequence[Ref]) -> str | None:
+    def boolean(self, op: str, args: Sequence[Ref]) -> str:
         """Bools are ordered false < true, although a lane's true is -1."""
         a, b = args[0].text, args[-1].text
         no = "!" if args[0].lanes == 1 else "~"
@@ -184,20 +181,6 @@ class OpenclLanguage(Language):
         if op not in texts:
             raise InternalError(f"[render] {self.out.function.name}: no operation {op} of bool")
         return texts[op]
-
-    def contracted(self, op: str, args: Sequence[Ref], kind: DType) -> str | None:
-        """A sum with a product, as one expression, which the compiler may fuse; one with the other sign of what is
-        subtracted, so that none is where signs may be lost."""
-        if not kind.is_float or op not in ("add", "sub") or self.signs_lost:
-            return None
-        (x, y), sign = args, _INFIX[op]
-        if x in self.products:
-            a, b = self.products[x]
-            return f"{self.factor(a)} * {self.factor(b)} {sign} {self.factor(y)}"
-        if y in self.products:
-            a, b = self.products[y]
-            return f"{self.factor(x)} {sign} {self.factor(a)} * {self.factor(b)}"
-        return None
 
     def factor(self, x: Ref) -> str:
         """The text of an operand of float arithmetic. A literal zero becomes one that no compiler knows: rusticl's
@@ -212,7 +195,7 @@ class OpenclLanguage(Language):
     def real(self, op: str, args: Sequence[Ref]) -> str:
         texts = [a.text for a in args]
         if op == "fma" and "fma" not in self.target.features:  # emulated there, at 15 times the cost
-            return "{} * {} + {}".format(*map(self.factor, args))
+            return "mad({}, {}, {})".format(*map(self.factor, args))
         if op == "rem":
             function, defined = remainder(args[0].dtype, args[0].lanes, "fma" in self.target.features)
             self.functions.update(dict.fromkeys(defined))
