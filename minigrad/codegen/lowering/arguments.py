@@ -90,6 +90,8 @@ def of_any_length(kernel: Kernel) -> tuple[Kernel, dict[Var, Index]]:
     if any([isinstance(s, Nest) or s.value.reduces or (isinstance(s, Store) and s.combine is not None)
             for s in nest.body]) or any([e != v for e in expressions_of(nest)]) or not isinstance(v.hi, int):
         return kernel, {}
+    if any([isinstance(e, int) and e > 0 for _, e in accesses(kernel.nests)]):  # a place that shorter ones lack
+        return kernel, {}
     general, values = _Arguments(kernel).lifted(kernel.nests, {v.name: 1}, {})
     return general, dict(zip(general.dims, values, strict=True))
 

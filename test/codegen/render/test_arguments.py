@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.stages import AVX512, CASES, arguments, kernels
 
-from minigrad import Tensor, nn
+from minigrad import Tensor, config, nn
 from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.text import print_function
@@ -48,6 +48,14 @@ def test_a_kernel_of_any_length() -> None:
     assert print_kernel(kernel) == print_kernel(parse_kernel(text.format(n="e0")))
     assert {v.name: n for v, n in values.items()} == {"e0": 7, "m0": 9}
     assert of_any_length(kernel) == (kernel, {})
+
+
+def test_a_place_that_shorter_ones_lack_keeps_the_length() -> None:
+    """Such as a count behind sums that processes exchanged."""
+    kernel = parse_kernel("kernel k(out o0: f32[5], p0: f32[6])\n  for i0<5:\n    o0[i0] = p0[i0] / p0[5]\n")
+    assert of_any_length(kernel) == (kernel, {})
+    with config(verify=True):
+        stages_of(kernel, AVX512)
 
 
 ROWS = """\
