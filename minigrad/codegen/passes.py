@@ -34,10 +34,10 @@ from minigrad.codegen.plan.sizes import shares_sizes, with_sizes_as_dims
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.policy import packed, panels, scan
 from minigrad.codegen.policy.attention_decode import split_keys
+from minigrad.codegen.policy.blocks import block_form
 from minigrad.codegen.policy.choose import choose_plans, general_plan_of
 from minigrad.codegen.policy.cut import cut_columns
 from minigrad.codegen.policy.lanes import with_widest
-from minigrad.codegen.policy.phases import interleaved
 from minigrad.codegen.policy.scan import as_block
 from minigrad.codegen.policy.split_k import split_k
 from minigrad.codegen.policy.split_reduction import split_reduction
@@ -206,7 +206,7 @@ def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, ta
     with naming(name):
         # Layers that differ in sizes only are one program, where nothing is gained from knowing the sizes, and so are
         # steps that differ in a number: masks, what is padded.
-        if isinstance(plan, BlockPlan) and shares_sizes(target):
+        if isinstance(plan, BlockPlan) and len(nests) > 1 and shares_sizes(target):
             general, values = run(with_arguments, general, nests, plane_extents(nests), False, of=part)
         elif isinstance(plan, Plan) and plan.results is None and shares_sizes(target):
             if plan.sizes and name != kernel.name:
@@ -214,7 +214,7 @@ def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, ta
             general, shared, values = run(with_sizes_as_dims, general, plan, of=part)
         known = dict(zip(general.dims, dims := (*kernel.dims, *values), strict=True))
         if isinstance(plan, BlockPlan):
-            block = run(interleaved, general, plan)  # phases of a strided gradient read X once and store whole rows
+            block = run(block_form, general, target)  # nests that share memory which nobody else sees
             function = run(build_block, block, plan, name, of=dims)
         else:
             function = run(build_any, general, general.nests, shared, name, of=dims)  # the loops that the plan says

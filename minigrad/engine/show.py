@@ -11,8 +11,8 @@ from minigrad.codegen.kernel.text import print_kernel
 from minigrad.codegen.passes import Staged, render, stages_of
 from minigrad.codegen.plan.other_plans import BlockPlan
 from minigrad.codegen.plan.steps import Plan, Stage
+from minigrad.codegen.policy.blocks import block_form
 from minigrad.codegen.policy.packed import why_unpacked
-from minigrad.codegen.policy.phases import interleaved
 from minigrad.codegen.policy.window import why_unstaged
 from minigrad.errors import MinigradError, quantity
 from minigrad.ops.node import Node
@@ -97,7 +97,7 @@ def texts(made: Schedule, stage: str, target: Target) -> Iterator[str]:
                 head, *steps = str(s.plan).splitlines()
                 whole = staged.kernel if staged.kernel.block is not None else staged.kernel.with_nests(s.nests)
                 if isinstance(s.plan, BlockPlan) and whole.block is None:
-                    whole = interleaved(whole, s.plan)  # what the plans are of
+                    whole = block_form(whole, target)  # what the plans are of
                 nests = print_kernel(whole).splitlines()[1:]
                 yield "\n".join([f"{s.function.name}: {head}", *[f"  # {line[2:]}" for line in nests], *steps,
                                  *[f"  # {note}" for note in notes if note]])

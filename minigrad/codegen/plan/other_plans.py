@@ -44,23 +44,6 @@ class GroupWindowPlan(Fields):
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionPlan(Fields):
-    """Attention. Names refer to the nest's index variables.
-
-    rows, vectors, width: a register tile has `rows` keys or columns and vectors * width rows of q
-    keys: how many of them a block has
-    """
-
-    batch: tuple[str, ...]
-    row: str
-    key: str
-    rows: int
-    vectors: int
-    width: int
-    keys: int
-
-
-@dataclass(frozen=True, slots=True)
 class AttentionGradientPlan(Fields):
     """The gradient of attention. `batch` names the nest's index variables.
 
@@ -133,10 +116,10 @@ class BlockPlan(Several):
     strategy = "block"
 
 
-AnyPlan = (Plan | JoinedPlan | BlockPlan | GroupWindowPlan | AttentionPlan | AttentionGradientPlan
+AnyPlan = (Plan | JoinedPlan | BlockPlan | GroupWindowPlan | AttentionGradientPlan
            | AttentionDecodePlan | GroupAttentionPlan)
 _KINDS = {"window_groups": GroupWindowPlan,
-          "attention": AttentionPlan, "attention_gradient": AttentionGradientPlan,
+          "attention_gradient": AttentionGradientPlan,
           "attention_decode": AttentionDecodePlan, "attention_groups": GroupAttentionPlan}
 
 

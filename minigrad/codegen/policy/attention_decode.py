@@ -16,8 +16,8 @@ from minigrad.codegen.kernel.access import extent
 from minigrad.codegen.kernel.nodes import Define, Nest, Param, Store
 from minigrad.codegen.lowering.attention import shift_of
 from minigrad.codegen.lowering.flatten import offset
+from minigrad.codegen.patterns.recognise_attention import Attention, Mix, identity_of, recognise, reduced
 from minigrad.codegen.plan.other_plans import AttentionDecodePlan
-from minigrad.codegen.policy.attention import Attention, Mix, identity_of, recognise, reduced
 from minigrad.errors import InternalError, present
 from minigrad.expr import Index, Var, bounds, product, subs
 from minigrad.target import Target

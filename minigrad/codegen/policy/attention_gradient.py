@@ -23,8 +23,8 @@ from minigrad.codegen.kernel.access import extent
 from minigrad.codegen.kernel.nodes import Define, Nest, Store
 from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.codegen.machines.machine import machine
+from minigrad.codegen.patterns.recognise_attention import reduced, sides, the_dot
 from minigrad.codegen.plan.other_plans import AttentionGradientPlan
-from minigrad.codegen.policy.attention import reduced, sides, the_dot
 from minigrad.codegen.policy.blocking import MAX_VECTORS, SPARE_REGISTERS, least_step
 from minigrad.expr import Index, Var, subs
 from minigrad.target import Target

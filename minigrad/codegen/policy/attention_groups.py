@@ -21,8 +21,9 @@ from math import ceil
 
 from minigrad.codegen.kernel.access import typical
 from minigrad.codegen.kernel.nodes import Nest
+from minigrad.codegen.patterns.recognise_attention import recognise
 from minigrad.codegen.plan.other_plans import GroupAttentionPlan
-from minigrad.codegen.policy.attention import has_room, recognise
+from minigrad.codegen.policy.attention import has_room
 from minigrad.target import Target
 
 ROWS, KEYS, PART = (128, 64, 32), (32, 16, 8), 8

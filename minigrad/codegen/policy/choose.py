@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from minigrad.codegen.kernel.access import reductions
-from minigrad.codegen.kernel.nodes import Define, Nest, Store, is_sum
-from minigrad.codegen.kernel.value_walk import locals_of
+from minigrad.codegen.kernel.nodes import Nest, Store
 from minigrad.codegen.patterns.recognise import recognise
 from minigrad.codegen.plan.other_plans import (
     AnyPlan,
@@ -79,7 +78,7 @@ def choose_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
 
 
 def _first_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
-    if target.has_groups or is_scatter(nest) or is_row_kernel(nest) or not reductions(nest):
+    if target.has_groups or is_scatter(nest) or rows.is_row_kernel(nest) or not reductions(nest):
         return other_plan(nest, target)
     blocks = quantized.plan(nest, target)
     return (nest, blocks) if blocks is not None else stream.plan(nest, target) or other_plan(nest, target)
@@ -95,7 +94,7 @@ def general_plan_of(nest: Nest, target: Target) -> Plan:
     """The plan of the general strategies, which take any nest."""
     if is_scatter(nest):
         return scatter.plan(nest, target)
-    if is_row_kernel(nest):
+    if rows.is_row_kernel(nest):
         return rows.plan(nest, target)
     if not reductions(nest):
         return pointwise.plan(nest, target)
@@ -118,7 +117,7 @@ def other_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
                        group_reduction.plan(nest, target)):
             if isinstance(groups, GroupAttentionPlan | GroupWindowPlan | Plan):
                 return nest, groups
-    if is_row_kernel(nest):
+    if rows.is_row_kernel(nest):
         return nest, (attention_decode.plan(nest, target) or attention.plan(nest, target)
                       or attention_gradient.plan(nest, target) or general_plan_of(nest, target))
     if not reductions(nest):
@@ -137,18 +136,3 @@ def other_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
     if not isinstance(plan, str):
         return plan
     return nest, general_plan_of(nest, target)
-
-
-def is_row_kernel(nest: Nest) -> bool:
-    """Something happens per row besides one group of reductions: an inner domain, or a reduction of a reduction."""
-    if any(isinstance(s, Nest) for s in nest.body):
-        return True
-    known: set[str] = set()
-    for s in nest.body:
-        if is_sum(s):
-            if known & locals_of(s.value):
-                return True
-            known.add(s.name)
-        elif isinstance(s, Define) and known & locals_of(s.value):
-            known.add(s.name)
-    return False

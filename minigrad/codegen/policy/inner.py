@@ -10,20 +10,18 @@ from dataclasses import replace
 from itertools import pairwise
 
 from minigrad.codegen.kernel.access import reductions
-from minigrad.codegen.kernel.nodes import Kernel, Nest, Steps
+from minigrad.codegen.kernel.nodes import Block, Nest, Steps
 from minigrad.codegen.plan.block import COMPUTED
 from minigrad.codegen.plan.compute import with_compute
 from minigrad.codegen.plan.other_plans import BlockPlan
 from minigrad.codegen.plan.steps import Bind, Plan
 from minigrad.codegen.policy import contraction, pointwise, reduction, rows
-from minigrad.codegen.policy.choose import is_row_kernel
-from minigrad.errors import present
 from minigrad.target import Target
 
 
-def plan_block(kernel: Kernel, target: Target) -> BlockPlan:
+def plan_block(block: Block, target: Target) -> BlockPlan:
     """The plans of all nests of a block."""
-    return BlockPlan(tuple(_plans(present(kernel.block, "[plan] expected a block").body, target)))
+    return BlockPlan(tuple(_plans(block.body, target)))
 
 
 def _plans(body: Sequence[Nest | Steps], target: Target) -> list[Plan]:
@@ -39,8 +37,8 @@ def _plans(body: Sequence[Nest | Steps], target: Target) -> list[Plan]:
 def plan(nest: Nest, target: Target) -> Plan:
     """The plan of one. A nest that runs often is no small one, whatever its work."""
     one = replace(target, units=1)
-    found = None if is_row_kernel(nest) or not reductions(nest) else contraction.reuse(nest, one)
-    if is_row_kernel(nest):
+    found = None if rows.is_row_kernel(nest) or not reductions(nest) else contraction.reuse(nest, one)
+    if rows.is_row_kernel(nest):
         made = rows.plan(nest, one)
     elif found is not None:
         found = replace(found, small=False)

@@ -13,14 +13,13 @@ it read is the next one's, and nobody looks at what they make.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from minigrad.codegen.ir.launch import ceil_div
 from minigrad.codegen.kernel.access import extent
-from minigrad.codegen.kernel.nodes import Block, Define, Kernel, Nest, Param, Store
+from minigrad.codegen.kernel.nodes import Block, Define, Nest, Param, Store
 from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.codegen.machines.caches import PAGE
-from minigrad.codegen.patterns.recognise_phases import expected_window, recognise_any
+from minigrad.codegen.patterns.recognise_phases import recognise_any
 from minigrad.codegen.patterns.recognise_window import Axis, Window
 from minigrad.codegen.plan.other_plans import BlockPlan
 from minigrad.codegen.plan.steps import Ahead, Bind, Order, Plan, Split
@@ -55,9 +54,10 @@ def plan(nests: Sequence[Nest], target: Target) -> BlockPlan | str:
     return BlockPlan(tuple([_plan(n, target) for n in block.body if isinstance(n, Nest)]))
 
 
-def interleaved(kernel: Kernel, made: BlockPlan) -> Kernel:
-    """The kernel of nests that are phases as a block."""
-    return replace(kernel, nests=(), block=_block(expected_window(kernel.nests, made)))
+def block_of(nests: Sequence[Nest]) -> Block | None:
+    """Nests that are phases of one window as a block; None where they are not."""
+    window = recognise_any(nests)
+    return None if isinstance(window, str) else _block(window)
 
 
 def _block(w: Window) -> Block:

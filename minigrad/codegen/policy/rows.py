@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from math import ceil
 
 from minigrad.codegen.kernel.access import MAX_STRIDE, Access, accesses, extent, value_accesses
-from minigrad.codegen.kernel.nodes import Nest, is_sum
+from minigrad.codegen.kernel.nodes import Define, Nest, is_sum
+from minigrad.codegen.kernel.value_walk import locals_of
 from minigrad.codegen.plan.general import Choice, general_plan
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.policy.lanes import best_lane, domain_order, memory_cost, parallel_prefix, widths
@@ -16,6 +17,21 @@ from minigrad.target import Target
 
 ROW_GATHER = 2.5
 """Cost of one lane of a gather, as `GATHER`: rows are read several times."""
+
+
+def is_row_kernel(nest: Nest) -> bool:
+    """Something happens per row besides one group of reductions: an inner domain, or a reduction of a reduction."""
+    if any(isinstance(s, Nest) for s in nest.body):
+        return True
+    known: set[str] = set()
+    for s in nest.body:
+        if is_sum(s):
+            if known & locals_of(s.value):
+                return True
+            known.add(s.name)
+        elif isinstance(s, Define) and known & locals_of(s.value):
+            known.add(s.name)
+    return False
 
 
 def plan(nest: Nest, target: Target) -> Plan:

@@ -32,6 +32,7 @@ from minigrad.codegen.plan.block import build_block
 from minigrad.codegen.plan.other_plans import BlockPlan
 from minigrad.codegen.policy import inner, items
 from minigrad.codegen.transforms import budget
+from minigrad.errors import present
 from minigrad.expr import Index, Var, coefficient
 from minigrad.target import Target
 from minigrad.value import reductions_in
@@ -94,7 +95,7 @@ def as_block(kernel: Kernel, places: Places, target: Target) -> tuple[Kernel, Bl
     """A loop as a block over its places, and the plans of its nests."""
     if not places.items:
         block = beside(independent(kernel, places.across, places.lanes))
-        return block, inner.plan_block(block, target)
+        return block, inner.plan_block(present(block.block, "[scan] expected a block"), target)
     lanes = places.lanes if places.across >= 0 else 1
     block = apart(beside(independent(kernel, places.across, lanes, shared=True), LANE), LANE)
     return block, items.plan_block(block, places.lanes)

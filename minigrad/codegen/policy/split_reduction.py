@@ -4,7 +4,7 @@ from __future__ import annotations
 from minigrad.codegen.kernel.access import extent
 from minigrad.codegen.kernel.nodes import Define, Nest, Param, Store, is_sum
 from minigrad.codegen.lowering.flatten import offset
-from minigrad.codegen.policy.choose import is_row_kernel
+from minigrad.codegen.policy import rows
 from minigrad.codegen.policy.split_k import part_variable
 from minigrad.expr import Var, product, subs
 from minigrad.target import Target
@@ -27,7 +27,7 @@ def split_reduction(nest: Nest, scratch: list[Param], target: Target) -> list[Ne
     """
     outputs, long = product(v.hi + 1 for v in nest.domain), LONG_SUM_FOR_GROUPS if target.has_groups else LONG_SUM
     sums = [s for s in nest.body if is_sum(s)]
-    if not sums or not isinstance(outputs, int) or outputs > FEW_OUTPUTS or is_row_kernel(nest):
+    if not sums or not isinstance(outputs, int) or outputs > FEW_OUTPUTS or rows.is_row_kernel(nest):
         return [nest]
     operations = sum(v.op not in ("load", "const", "index") for s in sums for v in walk(s.value))
     totals = [product(v.hi + 1 for v in s.value.over) for s in sums]

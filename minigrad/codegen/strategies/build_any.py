@@ -11,13 +11,11 @@ from minigrad.codegen.plan.other_plans import (
     AnyPlan,
     AttentionDecodePlan,
     AttentionGradientPlan,
-    AttentionPlan,
     GroupAttentionPlan,
     GroupWindowPlan,
     JoinedPlan,
     Plan,
 )
-from minigrad.codegen.strategies.build_attention import build_attention
 from minigrad.codegen.strategies.build_attention_decode import build_attention_decode
 from minigrad.codegen.strategies.build_attention_gradient import build_attention_gradient
 from minigrad.codegen.strategies.build_attention_groups import build_attention_groups
@@ -27,7 +25,7 @@ from minigrad.codegen.strategies.build_window_groups import build_window_groups
 OF_NESTS: dict[type, Callable[..., Function]] = {
     GroupWindowPlan: build_window_groups, JoinedPlan: build_joined}
 OF_ONE_NEST: dict[type, Callable[..., Function]] = {
-    Plan: build, AttentionPlan: build_attention, AttentionDecodePlan: build_attention_decode,
+    Plan: build, AttentionDecodePlan: build_attention_decode,
     AttentionGradientPlan: build_attention_gradient, GroupAttentionPlan: build_attention_groups}
 
 

@@ -12,10 +12,9 @@ from minigrad.codegen.kernel.nodes import Store as KernelStore
 from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.codegen.lowering.attention import shift_of
 from minigrad.codegen.machines.caches import LINE, PAGE
+from minigrad.codegen.patterns.recognise_attention import DOT, last_key, recognise
 from minigrad.codegen.plan.other_plans import AttentionDecodePlan
-from minigrad.codegen.policy.attention import DOT, recognise
 from minigrad.codegen.policy.attention_decode import sharing
-from minigrad.codegen.strategies.build_attention import last_key
 from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds, coefficient, emin, product, subs
 from minigrad.value import Value, across, binary, const, guard, load, unary, walk

@@ -9,10 +9,9 @@ from minigrad.codegen.kernel.access import extent
 from minigrad.codegen.kernel.monoid import MONOIDS, accumulate
 from minigrad.codegen.kernel.nodes import Kernel, Nest
 from minigrad.codegen.kernel.value_walk import Rewriter
+from minigrad.codegen.patterns.recognise_attention import DOT, last_key
 from minigrad.codegen.plan.other_plans import AttentionGradientPlan
-from minigrad.codegen.policy.attention import DOT
 from minigrad.codegen.policy.attention_gradient import recognise
-from minigrad.codegen.strategies.build_attention import last_key
 from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds, emin, subs
 from minigrad.value import Value, binary, const, guard, load, unary

@@ -3,17 +3,16 @@ from __future__ import annotations
 
 import math
 
-from minigrad.codegen.ir.launch import ceil_div, function_of
+from minigrad.codegen.ir.launch import ceil_div, function_of, spread
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, Loop, Stmt, Store
 from minigrad.codegen.kernel.access import extent
 from minigrad.codegen.kernel.monoid import MONOIDS, accumulate
 from minigrad.codegen.kernel.nodes import Kernel, Nest
 from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.codegen.lowering.attention import shift_of
+from minigrad.codegen.patterns.recognise_attention import DOT, first_key, last_key, recognise
 from minigrad.codegen.plan.other_plans import GroupAttentionPlan
-from minigrad.codegen.policy.attention import DOT, recognise
 from minigrad.codegen.policy.attention_groups import PADDING
-from minigrad.codegen.strategies.build_attention import first_key, last_key, places
 from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds, emin
 from minigrad.value import Value, binary, const, guard, load, unary
@@ -34,8 +33,9 @@ class GroupAttentionBuilder:
         self.depth, self.columns = extent(found.depth), extent(found.mix.column)
         self.pitch = plan.keys + PADDING
         self.item = Var("t", 0, plan.items - 1)
-        g, self.total, self.at, self.origin = places(found, plan.items)
-        self.group = g
+        blocks = [*(v.hi + 1 for v in found.batch), ceil_div(found.row.hi + 1, plan.items)]
+        self.group, self.total, places = spread(blocks)
+        self.at, self.origin = dict(zip(found.batch, places, strict=False)), places[-1] * plan.items
         self.row = emin(self.origin + self.item, found.row.hi)
 
     def function(self, name: str) -> Function:

@@ -14,7 +14,7 @@ from minigrad.codegen.ir.text import parse_function, print_function
 from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.passes import stages_of
-from minigrad.codegen.plan.other_plans import AttentionPlan, GroupAttentionPlan, parse_plan
+from minigrad.codegen.plan.other_plans import BlockPlan, GroupAttentionPlan, parse_plan
 from minigrad.codegen.policy import attention_groups
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.scheduler.graph import build_graph
@@ -80,7 +80,7 @@ def test_blocks_equal_the_kernel_as_written(name: str, target: Target, monkeypat
     kernel = kernel_of(CASES[name](), target)
     staged = stages_of(kernel, target)
     (stage,) = staged.stages
-    assert isinstance(stage.plan, GroupAttentionPlan if target.is_gpu else AttentionPlan)
+    assert isinstance(stage.plan, GroupAttentionPlan if target.is_gpu else BlockPlan)
     assert parse_plan(str(stage.plan)) == stage.plan
     assert parse_function(print_function(stage.function)) == stage.function
     inputs = {}
@@ -215,13 +215,13 @@ def test_who_gets_blocks_is_decided_for_the_target(target: Target, rows: int, bl
     """A table of scores, in several kernels, for few rows on some targets and where blocks have no room."""
     y = tensor(2, rows, 6).scaled_dot_product_attention(tensor(2, 11, 6), tensor(2, 11, 5), is_causal=True)
     made = strategies(y, target)
-    name = "attention_groups" if target.is_gpu else "attention_decode" if rows < 9 else "attention"
+    name = "attention_groups" if target.is_gpu else "attention_decode" if rows < 9 else "block"
     assert made == [name] if blocks else name not in made and len(made) > 1
 
 
 def test_dropout_outside_training_leaves_the_primitive() -> None:
     q, k, v = tensor(2, 9, 6), tensor(2, 11, 6), tensor(2, 11, 5)
-    assert strategies(q.scaled_dot_product_attention(k, v, dropout_p=0.5), AVX512) == ["attention"]
+    assert strategies(q.scaled_dot_product_attention(k, v, dropout_p=0.5), AVX512) == ["block"]
     with Tensor.train():
         assert "attention" not in strategies(q.scaled_dot_product_attention(k, v, dropout_p=0.5), AVX512)
     with pytest.raises(minigrad.errors.ShapeError, match=r"dropout_p in 0..1, got 1.5"):

@@ -15,7 +15,7 @@ from minigrad.codegen.ir.text import parse_function, print_function
 from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.passes import stages_of
-from minigrad.codegen.plan.other_plans import AttentionGradientPlan, AttentionPlan, parse_plan
+from minigrad.codegen.plan.other_plans import AttentionGradientPlan, BlockPlan, parse_plan
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.schedule import Schedule, schedule
@@ -94,7 +94,7 @@ def test_blocks_equal_the_kernel_as_written(name: str, target: Target) -> None:
     assert [k.name for k in kernels] == ["attention", "attention_gradient"]
     for kernel in kernels:
         (stage,) = stages_of(kernel, target).stages
-        assert isinstance(stage.plan, AttentionPlan | AttentionGradientPlan)
+        assert isinstance(stage.plan, BlockPlan | AttentionGradientPlan)
         assert parse_plan(str(stage.plan)) == stage.plan
         assert parse_function(print_function(stage.function)) == stage.function
         inputs, scalars = filled(kernel), {s.name: 0.5 for s in kernel.scalars}

@@ -24,8 +24,8 @@ from minigrad.codegen.patterns.recognise_phases import recognise_phases
 from minigrad.codegen.patterns.recognise_window import recognise_window
 from minigrad.codegen.plan.block import build_block
 from minigrad.codegen.plan.other_plans import BlockPlan
+from minigrad.codegen.policy.blocks import block_form
 from minigrad.codegen.policy.choose import choose_plans
-from minigrad.codegen.policy.phases import interleaved
 from minigrad.codegen.policy.window import plan
 from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.strategies.build_any import build_any
@@ -41,7 +41,7 @@ def window_function(kernel: Kernel, target: Target) -> Function:
     """The loops by the plan that is chosen, which is no window's where that would gain nothing."""
     (nests, made), = choose_plans(kernel.nests, target)
     if isinstance(made, BlockPlan):
-        return build_block(interleaved(kernel, made), made, "window")
+        return build_block(block_form(kernel, target), made, "window")
     return build_any(kernel, nests, made, "window")
 
 
