@@ -7,7 +7,8 @@ from typing import Any
 from minigrad.codegen.ir.check_accesses import check_accesses
 from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.verify import verify_function
-from minigrad.codegen.kernel.nodes import Kernel, Nest
+from minigrad.codegen.kernel.nodes import Kernel, Nest, Store
+from minigrad.codegen.kernel.text import statements
 from minigrad.codegen.kernel.verify import verify_kernel, verify_nest
 from minigrad.codegen.plan.check_copies import check_copies
 from minigrad.errors import InternalError
@@ -29,8 +30,8 @@ def check(step: str, before: object, made: Any, of: Any) -> None:
         if isinstance(form, Function):
             verify_function(form)
             check_accesses(form, None if of is None else dict(zip(form.dims, of, strict=True)))
-        elif isinstance(form, Kernel) and of is None:
-            verify_kernel(form, proven=before is None)
+        elif isinstance(form, Kernel) and (of is None or form.block is not None):
+            verify_kernel(form if of is None else _own(form), proven=before is None)
         else:
             kernel, params = (form, ()) if isinstance(form, Kernel) else of
             kernel = replace(kernel, params=(*kernel.params, *params))
@@ -40,6 +41,12 @@ def check(step: str, before: object, made: Any, of: Any) -> None:
                     verify_nest(kernel, nest)
     except InternalError as e:
         raise InternalError(f"[verify] after {step}: {e.message.removeprefix('[verify] ')}", e.kernel) from e
+
+
+def _own(part: Kernel) -> Kernel:
+    """A block that is a part of a kernel, without outputs that other parts store to."""
+    stored = {s.param for alone in part.alone() for s in statements(alone.nests) if isinstance(s, Store)}
+    return replace(part, params=tuple([p for p in part.params if p.mode != "out" or p.name in stored]))
 
 
 def _nests(form: Kernel | list[Any]) -> list[Nest]:

@@ -214,7 +214,7 @@ def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, ta
             general, shared, values = run(with_sizes_as_dims, general, plan, of=part)
         known = dict(zip(general.dims, dims := (*kernel.dims, *values), strict=True))
         if isinstance(plan, BlockPlan):
-            block = run(block_form, general, target)  # nests that share memory which nobody else sees
+            block = run(block_form, general, target, of=part)  # nests that share memory which nobody else sees
             function = run(build_block, block, plan, name, of=dims)
         else:
             function = run(build_any, general, general.nests, shared, name, of=dims)  # the loops that the plan says

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
+from minigrad.codegen.kernel.nodes import Store
 from minigrad.expr import Expr, FloorDiv, Index, Max, Min, Mod, Opaque, Var, dim, emax, emin, subs
 from minigrad.value import Value, ValueIndex, rebuild, value_atoms, walk
 
@@ -113,6 +114,9 @@ class Rewriter:
 
     def value(self, root: Value) -> Value:
         return self.rewritten(root) if self.variables or self.names or self.locals else root
+
+    def stores(self, stores: Iterable[Store]) -> tuple[Store, ...]:
+        return tuple([Store(s.param, tuple(map(self.index, s.indices)), self.value(s.value)) for s in stores])
 
     def rewritten(self, root: Value) -> Value:
         """The value with every node looked at."""

@@ -60,25 +60,6 @@ class AttentionGradientPlan(Fields):
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionDecodePlan(Fields):
-    """Attention of few rows. `batch` names the parallel index variables, `rows` those of rows that share keys.
-
-    keys: how many of them meet all rows at a time
-    depth, columns, width: lanes along q and k, along v, and along keys
-    vectors: of columns at a time
-    """
-
-    batch: tuple[str, ...]
-    rows: tuple[str, ...]
-    key: str
-    keys: int
-    depth: int
-    columns: int
-    vectors: int
-    width: int
-
-
-@dataclass(frozen=True, slots=True)
 class GroupAttentionPlan(Fields):
     """Attention by work-groups of `items` rows of q, with `keys` keys in local memory, `part` of them at a time."""
 
@@ -117,10 +98,10 @@ class BlockPlan(Several):
 
 
 AnyPlan = (Plan | JoinedPlan | BlockPlan | GroupWindowPlan | AttentionGradientPlan
-           | AttentionDecodePlan | GroupAttentionPlan)
+           | GroupAttentionPlan)
 _KINDS = {"window_groups": GroupWindowPlan,
           "attention_gradient": AttentionGradientPlan,
-          "attention_decode": AttentionDecodePlan, "attention_groups": GroupAttentionPlan}
+          "attention_groups": GroupAttentionPlan}
 
 
 def plan_text(plan: Fields | AnyPlan) -> str:

@@ -128,7 +128,7 @@ def _block(found: Attention, rows: int) -> Block:
         if mix:
             names[mix.name] = load("mixed", (column * rows + own,), dtype)
         to = Rewriter({**at, found.row: origin + own}, locals_=names)
-        return Nest(domain, tuple([Store(s.param, (to.index(s.indices[0]),), to.value(s.value)) for s in stores]))
+        return Nest(domain, to.stores(stores))
 
     if found.stores:
         body.append(stored((own,), found.stores, {}))

@@ -1,27 +1,32 @@
 """Attention of few rows, as in decoding: keys and values are read once, front to back, for all rows that share them.
 
-    parallel: batch of k and v, parts of the keys
-      scores[row][key] = q k                        lanes along the depth, then across lanes; some keys and all rows
-      top = max over keys; scores = exp(scores - top); total = sum over keys          lanes along keys
-      o[row][f] = sum over keys of scores * v                                         lanes along columns
+    for b, i:                                        block b:
+      top = max(j: s)                                  for j, i: s[i, j] = sum(e: k * q)    lanes along the depth
+      total = sum(j: exp(s - top))              ->     for i, j: s[i, j] = score(s)         lanes along keys
+      for f:                                           for i: top[i] = max(j: s)
+        t = sum(j: exp(s - top) * v)                   for i, j: s[i, j] = exp(s - top);  for i: total[i] = sum(j: s)
+        o = t / total                                  for i, f: t = sum(j: s * v), o = t / total
 
-Where there are many keys, a part of them is one step of the parallel loop and leaves its top, total and sums; a second
-stage adds them up (`split_keys`). Parts have a fixed size, so that results do not depend on the number of workers.
+Where there are many keys, a part of them is one place of the block and leaves its top, total and sums; a second stage
+adds them up (`split_keys`). Parts have a fixed size, so that results do not depend on the number of workers.
 """
 from __future__ import annotations
 
-from math import gcd
+import math
 
+from minigrad.codegen.ir.launch import ceil_div
 from minigrad.codegen.kernel.access import extent
-from minigrad.codegen.kernel.nodes import Define, Nest, Param, Store
+from minigrad.codegen.kernel.nodes import Block, Define, Nest, Param, Store
+from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.codegen.lowering.attention import shift_of
 from minigrad.codegen.lowering.flatten import offset
-from minigrad.codegen.patterns.recognise_attention import Attention, Mix, identity_of, recognise, reduced
-from minigrad.codegen.plan.other_plans import AttentionDecodePlan
+from minigrad.codegen.patterns.recognise_attention import DOT, Attention, Mix, identity_of, last_key, recognise, reduced
+from minigrad.codegen.plan.other_plans import BlockPlan
+from minigrad.codegen.policy.inner import plan_block
 from minigrad.errors import InternalError, present
-from minigrad.expr import Index, Var, bounds, product, subs
+from minigrad.expr import Index, Var, bounds, emin, product, subs
 from minigrad.target import Target
-from minigrad.value import Value, binary, free_variables, guard, load, local, reduce, substitute, unary
+from minigrad.value import Value, binary, const, free_variables, guard, load, local, reduce, substitute, unary
 
 MAX_ROWS = 8
 """Rows that share keys, at most; more of them fill lanes."""
@@ -29,10 +34,8 @@ MAX_ROWS = 8
 PART = 128
 """Keys of a part: what there is to do for one must be little beside reading them, and there must be several."""
 
-SUMS = 12
-"""Sums in registers at a time; the products of a key wait for each other where there are fewer."""
-
-MAX_KEYS = 8
+LANES, EIGHT = 16, 8
+"""What the scores of a row, and the keys of a tile, are a multiple of; those that there are not get no weight."""
 
 
 def sharing(found: Attention) -> tuple[Var, ...]:
@@ -45,20 +48,64 @@ def rows_of(found: Attention) -> int:
     return product(extent(v) for v in sharing(found))  # type: ignore[return-value]
 
 
-def plan(nest: Nest, target: Target) -> AttentionDecodePlan | None:
-    """None where the nest is something else, or has many rows, or keys that `split_keys` left together."""
+def plan(nest: Nest, target: Target) -> BlockPlan | None:
+    """The plans of the nests of the block; None where the nest is something else, or has many rows, or keys that
+    `split_keys` left together."""
+    block = block_of(nest, target)
+    return None if block is None else plan_block(block, target)
+
+
+def block_of(nest: Nest, target: Target) -> Block | None:
+    """Attention of few rows as a block; None where `plan` has none."""
     found = recognise(nest)
     if found is None or found.mix is None or target.is_gpu or target.language != "llvm":
         return None
-    rows, shared = rows_of(found), sharing(found)
-    if rows > MAX_ROWS or extent(found.key) > PART:
+    if rows_of(found) > MAX_ROWS or extent(found.key) > PART:
         return None
-    width = target.lanes(max(found.q.dtype.bits, 32))
-    depth, columns = gcd(extent(found.depth), width), gcd(extent(found.mix.column), width)
-    vectors = max(d for d in range(1, max(SUMS // rows, 1) + 1) if extent(found.mix.column) // columns % d == 0)
-    return AttentionDecodePlan(
-        "attention_decode", tuple(v.name for v in found.batch if v not in shared), tuple(v.name for v in shared),
-        found.key.name, min(max(SUMS // rows, 1), MAX_KEYS), depth, columns, vectors, width)
+    return _block(found, found.mix)
+
+
+def _block(found: Attention, mix: Mix) -> Block:
+    dtype = found.q.dtype
+    shared = sharing(found)
+    rows = rows_of(found)
+    own = tuple([Var(f"r{n}", 0, extent(v) - 1) for n, v in enumerate(shared)])
+    row = offset(own, tuple([v.hi + 1 for v in own]))
+    here = dict(zip(shared, own, strict=True))
+    batch = tuple([v for v in found.batch if v not in shared])
+    stop = last_key(found, {}, 0, extent(found.row)) + 1
+    wide = ceil_div(bounds(stop)[1], LANES) * LANES
+    eights, one, key, depth = (Var("eights", 0, ceil_div(stop, EIGHT) - 1), Var("one", 0, EIGHT - 1),
+                               Var("key", 0, wide - 1), Var("depth", 0, found.depth.hi))
+    whole = isinstance(stop, int) and stop % EIGHT == 0
+    number = eights * EIGHT + one
+    at = Rewriter({**here, found.key: number if whole else emin(number, stop - 1), found.depth: depth})
+    dot = reduce("sum", (depth,), binary("mul", at.value(found.k), at.value(found.q)))
+    place = row * wide + key
+    inside: tuple[Index, ...] = tuple(subs(e, {**here, found.key: key}) for e in found.conditions)
+    if not (isinstance(stop, int) and stop % LANES == 0):
+        inside = (stop - 1 - key, *inside)
+    s = load("s", (place,), dtype)
+    score = Rewriter({**here, found.key: key}, locals_={DOT: s}).value(found.score)
+    if inside:
+        score = guard(score, const(-math.inf, dtype), inside)
+    top, total = load("top", (row,), dtype), load("total", (row,), dtype)
+    body = [
+        Nest((eights, one, *own), (Define("t", dot), Store("s", (row * wide + number,), local("t", dtype)))),
+        Nest((*own, key), (Store("s", (place,), score),)),
+        Nest(own, (Define("t", reduce("max", (key,), s)), Store("top", (row,), local("t", dtype)))),
+        Nest((*own, key), (Store("s", (place,), unary("exp", binary("sub", s, shift_of(top)))),)),
+        Nest(own, (Define("t", reduce("sum", (key,), s)), Store("total", (row,), local("t", dtype))))]
+    names = {found.top: top, found.total: total}
+    if found.stores:
+        body.append(Nest(own, Rewriter(here, locals_=names).stores(found.stores)))
+    column, met = Var("column", 0, mix.column.hi), Var("met", 0, stop - 1)
+    v = Rewriter({**here, found.key: met, mix.column: column}).value(mix.v)
+    term = binary("mul", load("s", (row * wide + met,), dtype), v)
+    to = Rewriter({**here, mix.column: column}, locals_={**names, mix.name: local("t", dtype)})
+    body.append(Nest((*own, column), (Define("t", reduce("sum", (met,), term)), *to.stores([mix.store]))))
+    memory = tuple([Param(n, dtype, (z,), "inout") for n, z in (("s", rows * wide), ("top", rows), ("total", rows))])
+    return Block(batch, memory, tuple(body))
 
 
 def split_keys(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:

@@ -100,8 +100,7 @@ def _block(w: Window) -> Block:
         found = load("row", ((c % m * rows + r) * wide + c // m,), dtype)
         row: dict[Var, Index] = {g.row: origin + r} if g.row is not None else {}
         here = Rewriter({g.column: c, **row}, locals_={g.phases[0].name: found})
-        body.append(Nest((r, c), tuple([Store(s.param, (here.index(s.indices[0]),), here.value(s.value))
-                                        for s in g.outputs])))
+        body.append(Nest((r, c), here.stores(g.outputs)))
     memory = (Param("x_", dtype, (many * pitch + 2 * LANES,), "inout"),
               Param("row", dtype, (most * rows * wide + LANES,), "inout"))
     return Block((*w.planes, ib), memory, tuple(body))

@@ -34,7 +34,7 @@ KINDS = ("avx512", "avx2", "neon")
 
 
 def planned(kernel: Kernel, target: str) -> BlockPlan:
-    return inner.plan_block(kernel.block, TARGETS[target])
+    return inner.plan_block(present(kernel.block, "no block"), TARGETS[target])
 
 
 def agrees(kernel: Kernel, *functions: Function) -> None:

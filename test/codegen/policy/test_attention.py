@@ -215,7 +215,7 @@ def test_who_gets_blocks_is_decided_for_the_target(target: Target, rows: int, bl
     """A table of scores, in several kernels, for few rows on some targets and where blocks have no room."""
     y = tensor(2, rows, 6).scaled_dot_product_attention(tensor(2, 11, 6), tensor(2, 11, 5), is_causal=True)
     made = strategies(y, target)
-    name = "attention_groups" if target.is_gpu else "attention_decode" if rows < 9 else "block"
+    name = "attention_groups" if target.is_gpu else "block"
     assert made == [name] if blocks else name not in made and len(made) > 1
 
 
