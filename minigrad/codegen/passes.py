@@ -34,7 +34,7 @@ from minigrad.codegen.plan.sizes import shares_sizes, with_sizes_as_dims
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.policy import packed, panels, scan
 from minigrad.codegen.policy.attention_decode import split_keys
-from minigrad.codegen.policy.blocks import block_form
+from minigrad.codegen.policy.blocks import block_form, runs
 from minigrad.codegen.policy.choose import choose_plans, general_plan_of
 from minigrad.codegen.policy.cut import cut_columns
 from minigrad.codegen.policy.lanes import with_widest
@@ -131,7 +131,7 @@ def flat_form(kernel: Kernel) -> Kernel:
 def _stages_of(kernel: Kernel, target: Target) -> Staged:
     """The stages of a kernel, shared with those that differ in what becomes an argument."""
     flat, begins = run(from_first, flat_form(kernel))  # where reading begins: `x[t]` is one program for all t
-    given = given_plans(flat, target.plans)
+    given = given_plans(flat, runs(flat.nests, target), target.plans) if target.plans else ()
     general, length = (flat, {}) if given else run(of_any_length, flat)  # the length of what is pointwise
     staged = _stages_of_flat(general, replace(target, plans=()) if target.plans else target, given)
     return _bound(staged, length, begins) if length or begins or any([s.begins for s in staged.stages]) else staged
@@ -153,15 +153,16 @@ def _stages_of_flat(flat: Kernel, target: Target, given: Given) -> Staged:
 
 
 def _planned(flat: Kernel, target: Target, given: Given) -> Staged:
-    """The stages of a flat kernel by plans that are given and chosen: a nest with a user's is one stage as it is."""
+    """The stages of a flat kernel by plans that are given and chosen: what has a user's is one stage as it is."""
     scratch: list[Param] = []
     units: list[Unit] = []
     theirs = dict(given)
-    for is_given, found in groupby(enumerate(flat.nests), lambda numbered: numbered[0] in theirs):
+    for is_given, found in groupby(enumerate(runs(flat.nests, target)), lambda numbered: numbered[0] in theirs):
         if is_given:
-            units += [((nest,), theirs[k]) for k, nest in found]
+            units += [(together, theirs[k]) for k, together in found]
         else:
-            nests = [part for _, nest in found for part in _shared_out(flat, nest, scratch, target)]
+            nests = [part for _, together in found for nest in together
+                     for part in _shared_out(flat, nest, scratch, target)]
             units += run(choose_plans, nests, target, of=(flat, scratch))  # by how the variables are used
     return _staged(flat, units, scratch, target)
 
@@ -231,6 +232,7 @@ def _stages_of_block(kernel: Kernel, target: Target) -> Staged:
     """The one stage of a loop with a carried state."""
     places, nests = present(scan.choose(kernel, target), "[scan] expected a plan"), scan.repeated(kernel)
     kernel, plan = run(as_block, kernel, places, target)                    # what is independent is for workers
+    plan = next((given for _, given in given_plans(kernel, (), target.plans) if isinstance(given, BlockPlan)), plan)
     function = run(build_block, kernel, plan, kernel.name, of=kernel.dims)  # the loops of each nest, one after another
     function = run(bounded_sums, function, {}, of=kernel.dims)              # no accumulator takes many terms
     return Staged(kernel, (Stage(function, plan, nests, kernel.dims, extent_of(function)),), ())

@@ -10,18 +10,22 @@ PlanError that names the kernel, the step and what was expected.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.kernel.text import print_kernel
 from minigrad.codegen.lowering.arguments import from_first
-from minigrad.codegen.passes import flat_form, stages_of
-from minigrad.codegen.plan.given import PATTERN, given_plans, names, taken
-from minigrad.codegen.plan.text import parse_plan
+from minigrad.codegen.passes import Staged, flat_form, stages_of
+from minigrad.codegen.plan.given import PATTERN, given_plans, names, parse_given, taken
+from minigrad.codegen.plan.other_plans import BlockPlan
+from minigrad.codegen.plan.steps import Plan
+from minigrad.codegen.policy.blocks import block_form, runs
 from minigrad.codegen.policy.choose import plan_of_steps
 from minigrad.config import config, current
 from minigrad.engine.show import scheduled
 from minigrad.errors import PlanError
+from minigrad.target import Target
 
 
 class plans:  # noqa: N801  (used like a function)
@@ -38,7 +42,7 @@ class plans:  # noqa: N801  (used like a function)
             if not isinstance(name, str) or not isinstance(text, str):
                 raise PlanError(f"[plan] for {name}: expected the text of a plan, got {type(text).__name__}")
             try:
-                parse_plan(text)
+                parse_given(text)
             except PlanError as error:
                 raise PlanError(f"[plan] for {name}: {str(error).removeprefix('[plan] ')}") from None
         self._entered: list[config] = []
@@ -69,18 +73,29 @@ class plans:  # noqa: N801  (used like a function)
         plain = replace(target, plans=())
         made: dict[str, tuple[str, str]] = {}
         for step in schedule.steps:
-            if step.kernel.block is not None:
-                continue
-            kernel = from_first(flat_form(step.kernel))[0]
-            others = sorted({s.plan.strategy for s in stages_of(step.kernel, target).stages})
-            given = dict(given_plans(kernel, target.plans))
-            for k, (name, own) in enumerate(names(kernel)):
-                nest = kernel.nests[k]
-                plan = given.get(k) or plan_of_steps(nest, plain)
-                remarks = print_kernel(kernel.with_nests((nest,))).splitlines()
-                if plan.pattern != PATTERN and others != [plan.pattern]:
+            staged = stages_of(step.kernel, target)
+            others = sorted({s.plan.strategy for s in staged.stages})
+            for name, own, kernel, plan in _plans(step.kernel, staged, target, plain):
+                remarks = print_kernel(kernel).splitlines()
+                if plan.strategy != PATTERN and others != [plan.strategy]:
                     remarks.append(f"runs by: {', '.join(others)}")
                 head, *steps = str(plan).splitlines()
                 made[own] = name, "\n".join([head, *(f"  # {line}" for line in remarks), *steps])
         count = Counter(name for name, _ in made.values())
         return {name if count[name] == 1 else own: text for own, (name, text) in made.items()}
+
+
+def _plans(kernel: Kernel, staged: Staged, target: Target, plain: Target
+           ) -> Iterator[tuple[str, str, Kernel, Plan | BlockPlan]]:
+    """The two names of each plan of a kernel, what it is for, and the plan."""
+    if kernel.block is not None:
+        (name, own), = names(staged.kernel, ())
+        yield from [(name, own, staged.kernel, s.plan) for s in staged.stages if isinstance(s.plan, BlockPlan)]
+        return
+    flat = from_first(flat_form(kernel))[0]
+    together = runs(flat.nests, target)
+    given = dict(given_plans(flat, together, target.plans))
+    for k, (name, own) in enumerate(names(flat, together)):
+        plan = given.get(k) or plan_of_steps(together[k], plain)
+        part = flat.with_nests(together[k])
+        yield name, own, block_form(part, target) if isinstance(plan, BlockPlan) else part, plan

@@ -46,7 +46,7 @@ DOT = "dot"
 
 
 class Bounded(Protocol):
-    """What has rows and keys, and conditions that leave keys of a row out."""
+    """A pattern with rows and keys, and conditions that leave keys of a row out."""
 
     @property
     def row(self) -> Var: ...

@@ -108,11 +108,16 @@ def plan_text(plan: Fields | AnyPlan) -> str:
     return "plan " + " ".join(f"{f.name}={getattr(plan, f.name)!r}".replace(" ", "") for f in fields(plan))
 
 
+def parse_several(text: str) -> tuple[Plan, ...]:
+    """The plans that follow the first line of a text. Raises PlanError naming what is wrong."""
+    return tuple([parse_steps("plan" + part) for part in re.split(r"^plan\b", text, flags=re.M)[2:]])
+
+
 def parse_plan(text: str) -> AnyPlan:
     """The inverse of str(plan). Raises FormatError or PlanError naming what is wrong."""
     several = {f"plan {made.strategy}": made for made in (JoinedPlan, BlockPlan)}.get(text.split("\n")[0].rstrip())
     if several is not None:
-        return several(tuple([parse_steps("plan" + part) for part in re.split(r"^plan\b", text, flags=re.M)[2:]]))
+        return several(parse_several(text))
     words = text.split()
     if "=" not in text:
         return parse_steps(text)

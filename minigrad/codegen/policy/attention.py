@@ -35,11 +35,10 @@ KEYS = 128
 """Keys of a block, at most: their scores stay in the first-level cache."""
 
 AT_ONCE = 0.2
-"""What a block of rows costs beside its vectors, in those: two of them share what is read of keys."""
+"""The cost of a block of rows beside that of its vectors, in vectors: two of them share what is read of keys."""
 
 EIGHT = 8
-"""What the keys of a block are a multiple of, so that register tiles are whole; those that there are not get no
-weight."""
+"""Keys of a register tile, of which a block has whole ones; those that there are not get no weight."""
 
 
 def plan(nest: Nest, target: Target) -> BlockPlan | None:

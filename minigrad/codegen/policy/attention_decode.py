@@ -35,7 +35,7 @@ PART = 128
 """Keys of a part: what there is to do for one must be little beside reading them, and there must be several."""
 
 LANES, EIGHT = 16, 8
-"""What the scores of a row, and the keys of a tile, are a multiple of; those that there are not get no weight."""
+"""Scores of a row, and keys of a register tile, come in multiples of these; those beyond the last get no weight."""
 
 
 def sharing(found: Attention) -> tuple[Var, ...]:

@@ -1,12 +1,30 @@
 """The block that nests become whose plan is that of a block."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 
-from minigrad.codegen.kernel.nodes import Kernel
+from minigrad.codegen.kernel.nodes import Kernel, Nest, Store
+from minigrad.codegen.plan.other_plans import BlockPlan
 from minigrad.codegen.policy import attention, attention_decode, phases
-from minigrad.errors import present
+from minigrad.errors import PlanError
 from minigrad.target import Target
+
+
+def runs(nests: Sequence[Nest], target: Target) -> list[tuple[Nest, ...]]:
+    """Neighbours together that store to the same parameters and are one block, the others alone."""
+    found: list[tuple[Nest, ...]] = []
+    for _, same in groupby(nests, key=stored):
+        run = tuple(same)
+        one = len(run) > 1 and not target.has_groups and isinstance(phases.plan(run, target), BlockPlan)
+        found += [run] if one else [(nest,) for nest in run]
+    return found
+
+
+def stored(nest: Nest) -> list[str]:
+    """The parameters that a nest stores to, in its own body."""
+    return [s.param for s in nest.body if isinstance(s, Store)]
 
 
 def block_form(kernel: Kernel, target: Target) -> Kernel:
@@ -17,4 +35,6 @@ def block_form(kernel: Kernel, target: Target) -> Kernel:
     else:
         nest, = kernel.nests
         block = attention_decode.block_of(nest, target) or attention.block_of(nest, target)
-    return replace(kernel, nests=(), block=present(block, "[plan] expected what a block computes"))
+    if block is None:
+        raise PlanError(f"[plan] expected a plan of one nest for what is no block on {target.name}, got 'plan block'")
+    return replace(kernel, nests=(), block=block)

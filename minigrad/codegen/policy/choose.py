@@ -36,6 +36,7 @@ from minigrad.codegen.policy import (
     window,
     window_groups,
 )
+from minigrad.codegen.policy.blocks import stored
 from minigrad.codegen.policy.packed_steps import as_product
 from minigrad.errors import InternalError
 from minigrad.target import Target
@@ -45,7 +46,7 @@ def choose_plans(nests: Sequence[Nest], target: Target) -> list[tuple[tuple[Nest
     """Every nest with its plan; neighbours that are phases of one window have one together, on a GPU all that store to
     the same parameters do."""
     made: list[tuple[tuple[Nest, ...], AnyPlan]] = []
-    for _, found in groupby(nests, key=lambda n: [s.param for s in n.body if isinstance(s, Store)]):
+    for _, found in groupby(nests, key=stored):
         run = tuple(found)
         of_phases = window_groups.plan if target.has_groups else phases.plan
         together = of_phases(run, target) if len(run) > 1 else ""
@@ -84,10 +85,12 @@ def _first_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
     return (nest, blocks) if blocks is not None else stream.plan(nest, target) or other_plan(nest, target)
 
 
-def plan_of_steps(nest: Nest, target: Target) -> Plan:
-    """The nest's plan, or where that is one of another kind the steps that the general strategies give it."""
-    own, plan = choose_plan(nest, target)
-    return plan if own == nest and isinstance(plan, Plan) else general_plan_of(nest, target)
+def plan_of_steps(nests: tuple[Nest, ...], target: Target) -> Plan | BlockPlan:
+    """The plan of a nest or of the block that nests become, or where that is one of another kind the steps that the
+    general strategies give a nest."""
+    (own, plan), *_ = choose_plans(nests, target)
+    known = own == nests and isinstance(plan, Plan | BlockPlan)
+    return plan if known else general_plan_of(nests[0], target)  # type: ignore[return-value]
 
 
 def general_plan_of(nest: Nest, target: Target) -> Plan:

@@ -10,7 +10,7 @@ from conftest import CPU_DRIVERS, devices, one_in
 from support.random_plans import random_plan
 
 import minigrad
-from minigrad import Tensor, Variable, jit, plans, show
+from minigrad import Tensor, Variable, jit, plans, scan, show
 from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.kernel.text import parse_kernel
 from minigrad.engine.stats import stats
@@ -39,6 +39,15 @@ def how(run: Callable[[], object]) -> str:
     return "\n".join([launch.how for launch in found.runs])
 
 
+def layer(x: Tensor, stride: int = 1, of: str = "") -> Tensor:
+    """A depthwise convolution of the three planes of x, or a gradient of it."""
+    image = x.reshape(1, 3, 16, 16)
+    taps = Tensor(np.arange(27, dtype=np.float32).reshape(3, 1, 3, 3), device=x.device).realize()
+    image.requires_grad, taps.requires_grad = of == "image", of == "weights"
+    y = image.conv2d(taps, groups=3, padding=1, stride=stride)
+    return y.square().sum().gradient(image if of == "image" else taps)[0] if of else y
+
+
 COMPILED = [d for d in devices() if d != "NUMPY"]
 
 
@@ -63,7 +72,12 @@ def test_a_plan_runs_in_its_block_only(device: str) -> None:
         y.reshape(8, 3, 2, 32)[:, :, :, :2], padding=1),
     lambda x, y: x.reshape(1, 1, 24, 32).pad((1, 1, 1, 1), value=3.0).max_pool2d(3, 2),
     lambda x, y: x[Tensor([3, 1, 3], device=x.device)],
-], ids=["product", "gram", "softmax", "pointwise", "columns", "all", "conv", "pool", "gather"])
+    lambda x, y: layer(x), lambda x, y: layer(x, stride=2, of="image"), lambda x, y: layer(x, of="weights"),
+    lambda x, y: x.reshape(2, 12, 32).scaled_dot_product_attention(*[y[:, :32].reshape(2, 16, 32)] * 2, is_causal=True),
+    lambda x, y: x[:2].reshape(2, 1, 32).scaled_dot_product_attention(*[y.reshape(2, 24, 32)] * 2),
+    lambda x, y: scan(lambda s, t: ((s * 0.5 + t).tanh(), s), x[0], x)[1],
+], ids=["product", "gram", "softmax", "pointwise", "columns", "all", "conv", "pool", "gather", "depthwise", "by image",
+        "by weights", "attention", "few rows", "scan"])
 @one_in(4, CPU_DRIVERS)
 def test_the_texts_given_back_run_every_kernel(device: str, made: Callable[[Tensor, Tensor], Tensor]) -> None:
     """Kernels whose own plans are of other kinds among them."""
@@ -201,3 +215,23 @@ def test_random_plans_run(device: str) -> None:
             if accepted == (5 if device == "CPU" else 2):
                 break
         assert accepted >= 2
+
+
+def test_what_a_block_expects() -> None:
+    x = tensor(24, 32)
+    attention, phases, product = (lambda: x.scaled_dot_product_attention(x, x),
+                                  lambda: layer(x, stride=2, of="image"), lambda: x @ x.transpose(0, 1))
+    (name, text), = plans.of(attention()).items()
+    with pytest.raises(PlanError, match="expected a plan for each of 10 nests of the block, got 1"), \
+            plans({name: "plan block\nplan pointwise"}):
+        attention().realize()
+    fewer = text.replace("split k -> kb v by 8, back", "split k -> kb v by 2, back")
+    assert fewer != text
+    with plans({name: fewer}):
+        np.testing.assert_allclose(attention().numpy(), attention().to("NUMPY").numpy(), rtol=1e-5, atol=1e-5)
+    of_phases = next(name for name, text in plans.of(phases()).items() if text.startswith("plan block"))
+    with pytest.raises(PlanError, match="expected 'plan block' and a plan for each nest, got plan"), \
+            plans({of_phases: "plan"}):
+        phases().realize()
+    with pytest.raises(PlanError, match="expected a plan of one nest for what is no block"), plans({"sum_mul": text}):
+        product().realize()
