@@ -127,6 +127,10 @@ def _lanes_and_copies(loops: Loops) -> Faults:
                                                   or loops.root[y] in loops.spaces[space].around)]
         if around:
             yield f"bind vector {x}: expected one loop across lanes at a time, got {around[0]} around it"
+        if not space and loops.root[x].hi == 0 and loops.most(x) > 1:
+            yield f"bind vector {x}: expected lanes along several elements, got {loops.root[x]}, which has one"
+        if space and loops.sums(x) and loops.kept:
+            yield f"order: expected {loops.kept[0]} unrolled or outside all sums, as lanes along one are added up once"
     copies = [1] * len(loops.spaces)  # of statements in each loop nest, those beside it not counted
     for x in loops.bound_to("unroll"):
         for k, inner in enumerate(loops.spaces):

@@ -148,8 +148,8 @@ class Context(Places):
     def reaching_back(self, here: Here) -> list[Cut]:
         """Splits of the domain whose last block may reach back over the one before it, where that must not store."""
         return [s for s in self.loops.split.values() if s.edge == "back" and not self.repeats
-                and not here.gone & self.loops.inside(s.loop) and s.loop not in here.whole
-                and s.loop not in here.places and not divides(s, self.loops.count(s.loop, here))]
+                and s.loop not in here.whole and here.places.keys().isdisjoint(self.loops.around(s.loop))
+                and not divides(s, self.loops.count(s.loop, here))]
 
     def where_whole(self, here: Here) -> tuple[Index, ...]:
         """The conditions under which all that a tile covers is its own: those of its last copy and its last lane."""
@@ -161,10 +161,19 @@ class Context(Places):
             total, step = self.loops.count(self.loops.top(s.loop), here), self.loops.step(s, here)
             known = self.loops.inside_block(s.inner, first) if s.outer in here.copies else 0
             found.append(total - self.loops.base(s, last) - step + known)
-        return tuple(found)
+        return (*found, *self.before_next(last))
+
+    def before_next(self, here: Here) -> tuple[Index, ...]:
+        """The conditions of an element that is in no block after the one that was split further, without reaching back
+        as that one is not the last."""
+        loops = self.loops
+        around = [(s.loop, loops.made_by.get(s.loop)) for s in self.reaching_back(here)]
+        return tuple([loops.begin(p, here) + loops.count(x, here) - 1 - loops.place(loops.top(x), here)
+                      for x, p in around if p is not None and x == p.inner])
 
     def own(self, here: Here) -> tuple[Index, ...]:
         """The conditions of an element that is its block's own."""
         own = [self.loops.place(self.loops.top(s.loop), here) - self.loops.base(s, here)
                for s in self.reaching_back(here)]
-        return tuple([e for e in (*own, *(subs(e, here.at) for e in self.loops.valid)) if bounds(e)[0] < 0])
+        valid = [subs(e, here.at) for e in self.loops.valid]
+        return tuple([e for e in (*own, *self.before_next(here), *valid) if bounds(e)[0] < 0])

@@ -86,6 +86,9 @@ def staged(loops: Loops, step: Stage, wave: Wave | None, tile: Tiled | None, mem
                            f"loops outside {step.at} alone", str(len(found)))
     part, factor = found[0]
     depends_on_sums(loops, step, factor)
+    for x in inside:
+        if loops.kind[x] == "unroll" and not loops.space[x] and loops.root[x] not in free_variables(factor):
+            raise refuse(step, f"coordinates that {step.operand} is read along", x)
     rows = {x for c in step.layout for _, x in terms_of(c) if x in loops.root and loops.made_by.get(x) is None}
     for s in loops.split.values():
         entire = step.border and loops.top(s.loop) in rows and loops.root[s.loop].name in rows

@@ -80,7 +80,8 @@ def _stored(ctx: Context, s: Store, here: Here, names: Names, where: tuple[Index
     offset = Rewriter(here.at, locals_=names).index(s.indices[0])
     if s.combine and s.combine != "set":
         value = MONOIDS[s.combine].apply(load(s.param, (offset,), value.dtype), value)
-    conditions = (*where, *(ctx.own(here) if here.masked else ()), *ctx.within(here))
+    stored = {v for space in ctx.loops.spaces if not space.is_sum for v in space.own}
+    conditions = (*where, *(ctx.own(here) if here.masked else ()), *ctx.within(here, stored))
     once = () if ctx.items is None else ctx.items.once(here)
     return [*before, IRStore(s.param, offset, value, (*once, *conditions))]
 

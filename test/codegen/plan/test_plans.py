@@ -86,6 +86,36 @@ def test_blocks_that_reach_back_store_again_what_no_one_reads(param: str, value:
     assert is_right(case, parse_plan("\n".join(["plan", *steps])), expected(case))
 
 
+@pytest.mark.parametrize("steps", [
+    ["split i1 -> a b by 4", "split b -> c d into 5, back"],
+    ["split i1 -> a b by 3, short", "split b -> c d by 4, back"],
+    ["split i1 -> a b by 2, back", "split b -> c d by 2, back", "split c -> e f by 2, rest"],
+    ["split i1 -> a b by 5, back", "split a -> c d by 4, rest", "bind vector d", "order i0 c d b"],
+    ["split i1 -> a b by 5, back", "split a -> c d by 2, back", "split b -> e f by 3, rest", "bind unroll d"],
+    ["fuse i0 i1 -> c", "split c -> a b by 7, rest", "split b -> d e by 4, back", "bind unroll e"],
+    ["split i1 -> a b by 6, back", "split b -> c d by 4, back", "bind vector d", "bind unroll c", "order i0 a d c"]],
+    ids=lambda steps: "; ".join(steps))
+@pytest.mark.parametrize("size", [8, 9, 13])
+def test_updates_happen_once(size: int, steps: list[str]) -> None:
+    """Also where blocks that reach back are parts of blocks, or are run as a rest."""
+    kernel = parse_kernel(f"""kernel k(inout o0: i64[{3 * size}])
+  for i0<3, i1<{size}:
+    o0[{size}*i0+i1] = o0[{size}*i0+i1] * 3:i64
+""")
+    case = Case(kernel, {"o0": np.arange(3 * size)}, {})
+    is_right(case, parse_plan("\n".join(["plan", *steps])), expected(case))
+
+
+def test_a_guard_of_a_sum_does_not_hide_what_is_stored() -> None:
+    case = Case(parse_kernel("""kernel k(out o0: i64[3], p0: i64[192])
+  for i0<3:
+    t0 = max(r0<64: p0[64*i0+r0])
+    o0[i0] = t0
+"""), {"o0": np.zeros(3, np.int64), "p0": np.random.default_rng(0).integers(-99, 99, 192)}, {})
+    plan = "plan\n  split r0 -> a b by 2\n  split b -> c d by 4, guard\n  order d a c i0"
+    assert is_right(case, parse_plan(plan), expected(case))
+
+
 def adds_in_order(kernel: Kernel, plan: Plan) -> bool:
     """Whether a plan leaves the terms of each sum in their order."""
     nest, = kernel.nests
@@ -193,6 +223,11 @@ ROWS = parse_kernel("""kernel rows(out o0: f32[200], p0: f32[200])
     for i1<20:
       o0[20*i0+i1] = p0[20*i0+i1] / t0
 """)
+ONE = parse_kernel("""kernel sum(out o0: f32[9], p0: f32[63])
+  for i0<1, i1<9:
+    t0 = sum(r0<7: p0[7*i1+r0])
+    o0[i1] = t0
+""")
 EMPTY = parse_kernel("""kernel sum_mul(out o0: f32[200], p0: f32[0], p1: f32[0])
   for i0<10, i1<20:
     t0 = sum(r0<0: p0[r0] * p1[20*r0+i1])
@@ -226,6 +261,8 @@ WRONG = [
      "split c into 4, rest: expected back, as runs of c may be shorter"),
     (PRODUCT, ["split i0 -> a b by 4, guard", "split b -> c d by 3, back"],
      "split b by 3, back: expected guard, as the last block of i0 is not whole"),
+    (PRODUCT, ["split r0 -> a b by 8, short", "split a -> c d by 2, guard"],
+     "split a by 2, guard: expected rest or short, as blocks beyond the end have no length"),
     (PRODUCT, ["split i0 -> a b into 4, rest"],
      "split i0 into 4, rest: expected back, as `into` leaves no whole blocks"),
     (PRODUCT, ["split i0 -> a b by 4, rest", "order b a i1 r0"],
@@ -234,6 +271,10 @@ WRONG = [
      "order: expected a outside b, whose last block is not whole"),
     (PRODUCT, ["split i0 -> a b by 4, rest", "bind unroll a b", "order i1 r0 a b"],
      "order: expected a outside all sums, as its last block is not whole, or the edge back"),
+    (PRODUCT, ["split i1 -> a b by 8, rest", "bind vector b", "order i0 a r0 b"],
+     "order: expected b outside all sums, as the last block is not whole, or the edge back"),
+    (PRODUCT, ["split i0 -> a b by 2", "split b -> c d by 4, short", "split d -> e f by 4"],
+     "split d by 4: expected an edge, back, guard, rest or short, as 4 does not divide the extent 10"),
     (PRODUCT, ["order i0 i1 i0"], "order i0 i1 i0: expected each loop once, in one step, got a loop twice"),
     (PRODUCT, ["order i1 i0 r0", "split i0 -> a b by 5"],
      "split i0 -> a b by 5, exact: expected splits before order, bind and parts, got one after them"),
@@ -264,6 +305,10 @@ WRONG = [
      "bind vector d: expected lanes inside b, as the last block of a is not whole"),
     (PRODUCT, ["split r0 -> k t by 4, rest", "split t -> x y by 2", "bind vector y"],
      "bind vector y: expected lanes that `split r0 -> k t by 4, rest` makes itself, as they add what it leaves"),
+    (PRODUCT, ["split r0 -> k t by 2, guard", "bind vector t", "order k i0 i1 t"],
+     "order: expected i0 unrolled or outside all sums, as lanes along one are added up once"),
+    (ONE, ["split i0 -> a b by 4, guard", "bind vector b"],
+     "bind vector b: expected lanes along several elements, got i0, which has one"),
     (PRODUCT, ["sizes i0 k0"], "sizes i0 k0: expected a loop among i0 i1 r0, got k0"),
     (PRODUCT, ["split i0 -> a b by 5", "sizes i1"],
      "sizes i1: expected sizes before all other steps, got them after some"),
@@ -282,6 +327,12 @@ WRONG = [
     (PRODUCT, ["stage p1 at r0 as [i1]"], "stage p1 at r0 as [i1]: expected coordinates inside r0, got i1"),
     (PRODUCT, ["split r0 -> k t by 4, rest", "stage p1 at k as [t]"],
      "stage p1 at k as [t]: expected loops without a rest, got some of `split r0 -> k t by 4, rest`"),
+    (PRODUCT, ["split r0 -> a b by 4, short", "order i0 i1 a b", "stage p1 at i1 as [a][b], transposed b by 2"],
+     "stage p1 at i1 as [a][b], transposed b by 2: expected b to be as long in every block of a, as it is transposed"),
+    (PRODUCT, ["split r0 -> a b by 8, short", "split b -> k t by 8, rest", "stage p1 at k as [t]"],
+     "stage p1 at k as [t]: expected loops without a rest, got some of `split b -> k t by 8, rest`"),
+    (PRODUCT, ["split i0 -> a b by 5", "bind unroll b", "order i1 a r0 b", "stage p1 at i1 as [r0][b]"],
+     "stage p1 at i1 as [r0][b]: expected coordinates that p1 is read along, got b"),
     (ROWS, ["split r0 -> a b by 4", "stage p0 at a as [b]"],
      "stage p0 at a as [b]: expected a kernel whose sums share their loops, and that has no others"),
     (PRODUCT, ["split i1 -> j l by 4", "bind vector l", "order i0 j l r0", "stage p1 at l as [r0]"],

@@ -67,7 +67,8 @@ class Split(Cut, Step):
             yield f"{inner}, short: expected by, as blocks `into` are equally long but for the edge back"
         if self.into and total == 0:
             yield f"{inner}: expected by, as there is nothing to make {self.size} blocks of"
-        if divides(self, total) and (not cut or loops.top(self.loop) != self.loop and divides(self, whole)):
+        if divides(self, total) and (not cut or loops.top(self.loop) != self.loop and divides(self, whole) and all(
+                [divides(self, p.length) for p in loops.upwards(loops.made_by[self.loop])])):
             return
         if loops.cut_short(loops.top(self.loop)) and edge in ("exact", "back"):
             yield f"{inner}, {edge}: expected rest or short, as runs of {self.loop} may be shorter"
@@ -85,6 +86,8 @@ class Split(Cut, Step):
             yield f"{inner}, short: expected {self.inner} to be serial, as its last run is shorter"
         if edge == "rest" and cut and domain:
             yield f"{inner}, rest: expected back, as runs of {self.loop} may be shorter"
+        if edge == "guard" and any([s.edge == "short" and s.outer == self.loop for s in loops.split.values()]):
+            yield f"{inner}, guard: expected rest or short, as blocks beyond the end have no length"
         if edge == "rest" and self.into:
             yield f"{inner}, rest: expected back, as `into` leaves no whole blocks"
         outside, inside = ([loops.order.index(x) for x in loops.inside(name)] for name in (self.outer, self.inner))
@@ -102,6 +105,9 @@ class Split(Cut, Step):
                 yield f"bind vector {x}: expected lanes that `{self}` makes itself, as they add what it leaves"
         if edge == "rest" and domain and any(loops.space[x] for x in loops.order[:max(outside)]):
             yield f"order: expected {self.outer} outside all sums, as its last block is not whole, or the edge back"
+        for x in loops.kept if edge == "rest" and domain else ():
+            if x in loops.inside(self.inner):
+                yield f"order: expected {x} outside all sums, as the last block is not whole, or the edge back"
         for x in loops.inside(self.outer):
             if edge == "rest" and domain and loops.kind[x] == "vector":
                 yield (f"bind vector {x}: expected lanes inside {self.inner}, as the last block of {self.outer} is not "

@@ -80,9 +80,12 @@ class Stage(Laid):
             for p in [p for x in short for p in loops.upwards(loops.made_by[x])]:
                 if later & loops.inside(p.outer):
                     yield f"{self}: expected {c} after {p.outer}, on whose block its extent depends"
+                elif c == self.transposed and own.keys() & loops.inside(p.outer):
+                    yield f"{self}: expected {c} to be as long in every block of {p.outer}, as it is transposed"
         for s in loops.split.values():
             parts = [loops.inside(s.outer), loops.inside(s.inner)]
-            if s.edge == "rest" and not divides(s, loops.extent(s.loop)) and any(
+            whole = divides(s, loops.extent(s.loop)) and not loops.cut_short(s.loop)
+            if s.edge == "rest" and not whole and any(
                     leaves(loops, c) <= part for c in (self.at, *self.layout) for part in parts):
                 yield f"{self}: expected loops without a rest, got some of `{s}`"
         yield from self.coordinate_faults(loops)
