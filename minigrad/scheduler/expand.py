@@ -139,7 +139,7 @@ IN_PARTS = (ATTENTION_SUMS, ATTENTION_GRADIENT)
 
 def suits_parts(node: Node, target: Target) -> bool:
     """True where the gradient of attention, and the sums that it needs, go through the keys block by block
-    (strategies/attention_gradient.py)."""
+    (codegen/policy/attention_gradient.py)."""
     q, k = node.inputs[:2]
     sizes = (*q.shape[-2:], k.shape[-2], node.inputs[2].shape[-1] if node.op is ATTENTION_GRADIENT else 2)
     whole = all(isinstance(n, int) and n > 1 for n in sizes)
@@ -147,7 +147,7 @@ def suits_parts(node: Node, target: Target) -> bool:
 
 
 def suits_blocks(node: Node, target: Target) -> bool:
-    """True where attention goes through the keys block by block on this target (strategies/attention.py,
+    """True where attention goes through the keys block by block on this target (codegen/policy/attention.py,
     attention_decode.py), rather than by a table of all weights."""
     q, k, v = node.inputs[:3]
     few = bounds(q.shape[-2])[1] < FEW_ROWS

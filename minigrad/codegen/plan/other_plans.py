@@ -44,22 +44,6 @@ class GroupWindowPlan(Fields):
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionGradientPlan(Fields):
-    """The gradient of attention. `batch` names the nest's index variables.
-
-    rows, vectors, width: a register tile has `rows` keys or columns and vectors * width rows of q or columns
-    block, keys: how many rows of q and how many keys meet at a time
-    """
-
-    batch: tuple[str, ...]
-    rows: int
-    vectors: int
-    width: int
-    block: int
-    keys: int
-
-
-@dataclass(frozen=True, slots=True)
 class GroupAttentionPlan(Fields):
     """Attention by work-groups of `items` rows of q, with `keys` keys in local memory, `part` of them at a time."""
 
@@ -97,11 +81,8 @@ class BlockPlan(Several):
     strategy = "block"
 
 
-AnyPlan = (Plan | JoinedPlan | BlockPlan | GroupWindowPlan | AttentionGradientPlan
-           | GroupAttentionPlan)
-_KINDS = {"window_groups": GroupWindowPlan,
-          "attention_gradient": AttentionGradientPlan,
-          "attention_groups": GroupAttentionPlan}
+AnyPlan = Plan | JoinedPlan | BlockPlan | GroupWindowPlan | GroupAttentionPlan
+_KINDS = {"window_groups": GroupWindowPlan, "attention_groups": GroupAttentionPlan}
 
 
 def plan_text(plan: Fields | AnyPlan) -> str:

@@ -1,181 +1,195 @@
-"""The gradient of attention without a table of weights: keys meet rows block by block (Dao, 2023).
+"""The gradient of attention without a table of weights: rows meet keys block by block (Dao, 2023).
 
-    parallel: batch
-      for blocks of rows:
-        q and g transposed: [e][row]; q and g as they are: [row][e]
-        for blocks of keys:
-          p[key][row] = k q;   t[key][row] = v g       register tiles, lanes along rows
-          p = exp(p - sums);   t = p * (t - d)
-          dq[e][row] += k t                            lanes along rows
-          dk[key][e] += t q;   dv[key][f] += p g       lanes along columns
-        store dq
-      store dk, dv
+    for b:                                     block b:
+      for i, e: dq = sum(j: t * k)               dk = 0, dv = 0
+      for j, e: dk = sum(i: t * q)               steps bi:
+      for j, f: dv = sum(i: p * g)                 for e, r: qt[e, r] = q, dq[e, r] = 0;  for f, r: gt[f, r] = g
+                                                   for r, e: qr[r, e] = q;  for r, f: gr[r, f] = g
+    p = exp(s - sums)                     ->       steps bj:
+    t = p * (sum(f: g * v) - d)                      for j, r: p[j, r] = exp(s - sums)      s is made of sum(e: k * qt)
+                                                     for j, r: t[j, r] = p * (sum(f: v * gt) - d)
+                                                     for j, f: dv += sum(r: p * gr);  for j, e: dk += sum(r: t * qr)
+                                                     for e, r: dq += sum(j: k * t)
+                                                   for r, e: store dq
+                                                 for j, e: store dk;  for j, f: store dv
 
-Nothing is summed across lanes, and k and v are read where they are, element by element. What k and v of a batch get is
-in a worker's memory until its rows are through. A result that is not wanted, and what only it needs, is left out.
+Lanes are rows of q, or columns, so that nothing is summed across lanes, and k and v are read where they are, element by
+element. What k and v of a place get is in memory until its rows are through. A result that is not wanted, and what
+only it needs, is left out.
+
+Register tiles are whole: keys, and what dq has of q's columns, are made in multiples of a tile's size, and rows and
+columns in whole vectors. Sums have no terms beyond the last row or key, and nothing is stored of what is made there.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import ceil
+from collections.abc import Iterator, Mapping
 
+from minigrad.codegen.ir.launch import ceil_div
 from minigrad.codegen.kernel.access import extent
-from minigrad.codegen.kernel.nodes import Define, Nest, Store
+from minigrad.codegen.kernel.nodes import Block, Define, Nest, Param, Steps, Store, nests_of
+from minigrad.codegen.kernel.text import statements
 from minigrad.codegen.kernel.value_walk import Rewriter
-from minigrad.codegen.machines.machine import machine
-from minigrad.codegen.patterns.recognise_attention import reduced, sides, the_dot
-from minigrad.codegen.plan.other_plans import AttentionGradientPlan
-from minigrad.codegen.policy.blocking import MAX_VECTORS, SPARE_REGISTERS, least_step
-from minigrad.expr import Index, Var, subs
+from minigrad.codegen.patterns.recognise_attention import DOT, first_key, last_key
+from minigrad.codegen.patterns.recognise_attention_gradient import Gradient, recognise
+from minigrad.codegen.plan.other_plans import BlockPlan
+from minigrad.codegen.policy.inner import plan_block
+from minigrad.expr import Index, Var, emin, subs
 from minigrad.target import Target
-from minigrad.value import Value, free_variables
+from minigrad.value import Value, binary, const, guard, load, local, reduce, unary
 
 BLOCK = 64
-"""About how many rows and keys a block has: what belongs to it stays in the second-level cache."""
+"""Rows and keys of a block, about: what belongs to it stays in the second-level cache."""
+
+TILE, TILE_OF_8 = 8, 6
+"""Keys of a register tile, and with vectors of 8, as processors with 16 registers have: two vectors of each fit in."""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A gradient: the name of its sum, and what is stored of it."""
-
-    name: str
-    store: Store
+def rounded(n: int, unit: int) -> int:
+    return ceil_div(n, unit) * unit
 
 
-@dataclass(frozen=True, slots=True)
-class Gradient:
-    """The parts of a recognised nest, over variables of their own in place of those of its inner nests.
-
-    `score` computes a score from local(DOT), a weight is exp(score - sums), and where `conditions` are negative it is
-    left out; `v` and `less` are None if only the gradient of v is wanted.
-    """
-
-    batch: tuple[Var, ...]
-    row: Var
-    key: Var
-    depth: Var
-    column: Var
-    q: Value
-    k: Value
-    g: Value
-    score: Value
-    sums: Value
-    conditions: tuple[Index, ...]
-    v: Value | None
-    less: Value | None
-    results: tuple[tuple[str, Result], ...]
+def part(n: int, unit: int) -> int:
+    """Elements of blocks that share n out evenly, in whole units."""
+    return rounded(ceil_div(n, ceil_div(n, BLOCK)), unit)
 
 
-def recognise(nest: Nest) -> Gradient | None:
-    """The gradients of one attention that a flat nest computes; None for anything else."""
-    made: list[Gradient] = []
-    for s in nest.body:
-        one = _one(s, nest.domain) if isinstance(s, Nest) else None
-        if one is None:
-            return None
-        made.append(one)
-    whole = next((m for m in made if m.v is not None), made[0] if made else None)
-    if whole is None:
-        return None
-    for m in made:
-        same = m if m.v is not None else replace(m, v=whole.v, less=whole.less)
-        if replace(same, results=whole.results) != whole:
-            return None
-    results = tuple(r for m in made for r in m.results)
-    return replace(whole, results=results) if len(dict(results)) == len(results) else None
+def plan(nest: Nest, target: Target) -> BlockPlan | None:
+    """The plans of the nests of the block; None where the nest is something else."""
+    block = block_of(nest, target)
+    return None if block is None else plan_block(block, target)
 
 
-def _one(nest: Nest, batch: tuple[Var, ...]) -> Gradient | None:
-    """The parts of one inner nest: a sum of weights, or of what scores get, times an operand."""
-    if len(nest.domain) != 2 or len(nest.body) != 2:
-        return None
-    define, store = nest.body
-    if not (isinstance(define, Define) and isinstance(store, Store)) or store.combine:
-        return None
-    found = reduced(define.value)
-    if found is None or found[0] != "sum" or found[2].op != "mul":
-        return None
-    _, summed, term, conditions = found
-    weight, other = term.args if _weight(term.args[0]) is not None else term.args[::-1]
-    p = _weight(weight)
-    if p is None:
-        return None
-    change = None if weight.op == "exp" else _change(weight)
-    if weight.op != "exp" and change is None:
-        return None
-    score, sums = p.args[0].args
-    row = next((x for x in (*nest.domain, summed) if x in free_variables(sums)), None)
-    outer, inner = nest.domain if nest.domain[0] in free_variables(term) - free_variables(other) else nest.domain[::-1]
-    if row is None or row not in (outer, summed):
-        return None
-    key = summed if row is outer else outer
-    dot = the_dot(score, key)
-    if dot is None:
-        return None
-    depth, q, k, with_dot = dot
-    of = "v" if change is None else "q" if row is outer else "k"
-    own = Var("row", 0, row.hi), Var("key", 0, key.hi), Var("depth", 0, depth.hi)
-    column, g, v, less = inner, other, None, None
-    if change is not None:
-        product, less = change
-        both = reduced(product)
-        if both is None or both[0] != "sum" or both[3] or both[2].op != "mul":
-            return None
-        pair = sides(both[2], key)
-        if pair is None or inner.hi != depth.hi:
-            return None
-        column, (g, v) = both[1], pair
-    last = Var("column", 0, column.hi)
-    names = {row: own[0], key: own[1], depth: own[2], column: last, inner: last if of == "v" else own[2]}
-    at = Rewriter(names)
-    found_parts = Gradient(batch, *own, last, at.value(q), at.value(k), at.value(g), at.value(with_dot), at.value(sums),
-                           tuple(subs(e, names) for e in conditions), v and at.value(v), less and at.value(less),
-                           ((of, Result(define.name, Store(store.param, tuple(map(at.index, store.indices)),
-                                                           at.value(store.value)))),))
-    if of != "v" and at.value(other) is not (found_parts.k if of == "q" else found_parts.q):
-        return None
-    return found_parts
-
-
-def _weight(value: Value) -> Value | None:
-    """exp(score - sums) in `value`: itself, or a factor of it."""
-    for v in (value, *(value.args if value.op == "mul" else ())):
-        if v.op == "exp" and v.args[0].op == "sub":
-            return v
-    return None
-
-
-def _change(value: Value) -> tuple[Value, Value] | None:
-    """(a, b) of weight * (a - b)."""
-    weight = _weight(value)
-    rest = value.args[1] if value.args[0] is weight else value.args[0]
-    return rest.args if rest.op == "sub" else None  # type: ignore[return-value]
-
-
-def plan(nest: Nest, target: Target) -> AttentionGradientPlan | None:
-    """None where the nest is something else."""
+def block_of(nest: Nest, target: Target) -> Block | None:
+    """The gradients of an attention as a block; None where `plan` has none. How many rows and keys meet at a time
+    depends on their number and on lanes alone."""
     found = recognise(nest)
     if found is None or target.is_gpu or target.language != "llvm":
         return None
-    width = target.lanes(max(found.q.dtype.bits, 32))
-    rows, vectors = register_tile(found, width, target)
-    lanes = width * vectors
-    block = max(min(BLOCK, extent(found.row)) // lanes, 1) * lanes
-    keys = max(min(BLOCK, extent(found.key)) // rows, 1) * rows
-    return AttentionGradientPlan("attention_gradient", tuple(v.name for v in found.batch), rows, vectors, width, block,
-                                 keys)
+    if not all(isinstance(v.hi, int) for v in (found.row, found.key, found.depth, found.column)):
+        return None
+    return _Rule(found, target.lanes(max(found.q.dtype.bits, 32))).block()
 
 
-def register_tile(found: Gradient, width: int, target: Target) -> tuple[int, int]:
-    """(keys or columns, vectors of rows or columns) of a tile: fewest cycles, what edges waste included."""
-    depth, column = extent(found.depth), extent(found.column)
-    best, facts = (1, 1, float("inf")), machine(target)
-    for vectors in range(1, MAX_VECTORS + 1):
-        across = [ceil(n / (vectors * width)) * vectors * width / n for n in (extent(found.row), depth, column)]
-        for rows in range(1, (target.registers - vectors - SPARE_REGISTERS) // vectors + 1):
-            step = facts.costs.loop + least_step(rows, vectors, facts, 2)
-            edge = ceil(depth / rows) * rows / depth
-            cycles = step / (rows * vectors) * (across[0] * (2 + edge) + across[1] + across[2])
-            if cycles < best[2] * 0.999:
-                best = rows, vectors, cycles
-    return best[:2]
+class _Rule:
+    """`row` counts a block's rows, `own` those that there are; `tile` and `each` count its keys by tiles, `key` those
+    that any row looks at. `pitch` and `size` are those of buffers; gradients in `once` are made by one sum."""
+
+    def __init__(self, found: Gradient, lanes: int):
+        self.found, self.results, self.dtype = found, dict(found.results), found.q.dtype
+        n, m, depth, columns = map(extent, (found.row, found.key, found.depth, found.column))
+        self.unit = unit = TILE_OF_8 if lanes == 8 else TILE
+        rows, keys = part(n, lanes), part(m, unit)
+        self.bi = Var("bi", 0, ceil_div(n, rows) - 1)
+        self.origin = self.bi * rows if self.bi.hi else 0
+        self.row, self.own = Var("row", 0, rows - 1), Var("row", 0, emin(rows, n - self.origin) - 1)
+        stop = last_key(found, {}, self.origin, rows) + 1
+        self.bj = Var("bj", 0, ceil_div(stop, keys) - 1)
+        self.start = first_key(found, {}, self.origin) // keys
+        self.first = self.bj * keys if self.bj.hi != 0 else 0
+        self.tile = Var("tile", 0, emin(ceil_div(stop - self.first, unit), keys // unit) - 1)
+        self.each, self.key = Var("each", 0, unit - 1), Var("key", 0, emin(stop - self.first, keys) - 1)
+        self.once = {"q"} if self.bj.hi == 0 else set[str]()
+        if self.once and self.bi.hi == 0 and stop == m:
+            self.once |= {"k", "v"}
+        d, c = rounded(depth, lanes), rounded(columns, lanes)
+        self.pitch = {"qt": rows, "gt": rows, "qr": d, "gr": c, "p": rows, "t": rows, "dq": rows, "dk": d, "dv": c}
+        lines = {"qt": depth, "gt": columns, "qr": rows, "gr": rows, "p": keys, "t": keys,
+                 "dq": rounded(depth, unit), "dk": rounded(m, unit), "dv": rounded(m, unit)}
+        self.size = {name: lines[name] * pitch for name, pitch in self.pitch.items()}
+
+    def block(self) -> Block:
+        """Steps of rows around steps of keys."""
+        whole, own = [of for of in self.results if of != "q"], [of for of in self.results if of == "q"]
+        pairs = _steps(self.bj, self.start, tuple(self.pairs()))
+        rows = (*self.copies(), *self.zeros(own), *pairs, *map(self.left, own))
+        body = (*self.zeros(whole), *_steps(self.bi, 0, rows), *map(self.left, whole))
+        stored = {s.param for s in statements([nest for nest, _ in nests_of(body)]) if isinstance(s, Store)}
+        memory = tuple([Param(x, self.dtype, (n,), "inout") for x, n in self.size.items() if x in stored])
+        return Block(self.found.batch, memory, body)
+
+    def at(self, value: Value, places: Mapping[Var, Index]) -> Value:
+        """A value at places of the recognised variables; what is beyond the last of one repeats it."""
+        return Rewriter({v: emin(e, v.hi) for v, e in places.items()}).value(value)
+
+    def get(self, name: str, i: Index, j: Index) -> Value:
+        return load(name, (i * self.pitch[name] + j,), self.dtype)
+
+    def nest(self, domain: tuple[Var, ...], name: str, i: Index, j: Index, value: Value, total: Value | None = None
+             ) -> Nest:
+        """The nest that stores a value, perhaps one of a total, which is local(DOT) there."""
+        store = Store(name, (i * self.pitch[name] + j,), value)
+        return Nest(domain, (store,) if total is None else (Define(DOT, total), store))
+
+    # ---- before and after ----
+
+    def zeros(self, results: list[str]) -> Iterator[Nest]:
+        for name in [f"d{of}" for of in results if of not in self.once]:
+            x = Var("place", 0, self.size[name] - 1)
+            yield Nest((x,), (Store(name, (x,), const(0, self.dtype)),))
+
+    def copies(self) -> Iterator[Nest]:
+        """q and g with rows in lanes, for products with keys, and with columns in lanes, for sums over rows."""
+        found, row, own = self.found, self.row, self.own
+        for of, v, value in (("q", found.depth, found.q), ("g", found.column, found.g)):
+            if of == "q" or found.v is not None:
+                c = Var(v.name, 0, v.hi)
+                yield self.nest((c, row), f"{of}t", c, row, self.at(value, {found.row: self.origin + row, v: c}))
+            if {"q": "k", "g": "v"}[of] in self.results:
+                c = Var(v.name, 0, self.pitch[f"{of}r"] - 1)
+                copied = Rewriter({found.row: self.origin + own, v: c}).value(value)
+                copied = copied if c.hi == v.hi else guard(copied, const(0, self.dtype), (v.hi - c,))
+                yield self.nest((own, c), f"{of}r", own, c, copied)
+
+    def left(self, of: str) -> Nest:
+        """Stores a gradient."""
+        found, result = self.found, self.results[of]
+        v = found.column if of == "v" else found.depth
+        c, x = Var(v.name, 0, v.hi), self.own if of == "q" else Var("key", 0, found.key.hi)
+        made, i = (self.get("dq", c, x), self.origin + x) if of == "q" else (self.get(f"d{of}", x, c), x)
+        here = Rewriter({found.row if of == "q" else found.key: i, v: c}, locals_={result.name: made})
+        return Nest((x, c), (Store(result.store.param, (here.index(result.store.indices[0]),),
+                                   here.value(result.store.value)),))
+
+    # ---- a block of rows and a block of keys ----
+
+    def pairs(self) -> Iterator[Nest]:
+        """Weights, what scores get, and what these add to the gradients."""
+        found, row, own, dot = self.found, self.row, self.own, local(DOT, self.dtype)
+        place = self.tile * self.unit + self.each
+        key = self.first + place
+        domain, at = (self.tile, self.each, row), {found.row: self.origin + row, found.key: key}
+        conditions = tuple([subs(e, at) for e in found.conditions])
+
+        def nest(name: str, made: Value, value: Value, v: Var, other: str) -> Nest:
+            """Of pairs, by the product of an operand of keys and one of rows."""
+            c = Var(v.name, 0, v.hi)
+            product = binary("mul", self.at(value, {found.key: key, v: c}), self.get(other, c, row))
+            made = guard(made, const(0, self.dtype), conditions) if conditions else made
+            return self.nest(domain, name, place, row, made, reduce("sum", (c,), product))
+
+        weight = unary("exp", binary("sub", self.at(found.score, at), self.at(found.sums, at)))
+        yield nest("p", weight, found.k, found.depth, "qt")
+        if found.v is not None and found.less is not None:
+            change = binary("mul", self.get("p", place, row), binary("sub", dot, self.at(found.less, at)))
+            yield nest("t", change, found.v, found.column, "gt")
+        for of, pair, other, v in (("v", "p", "gr", found.column), ("k", "t", "qr", found.depth)):
+            if of in self.results:
+                c = Var(v.name, 0, self.pitch[other] - 1)
+                term = binary("mul", self.get(pair, place, own), self.get(other, own, c))
+                yield self.added(of, (self.tile, self.each, c), key, c, reduce("sum", (own,), term))
+        if "q" in self.results:
+            over, c = Var("over", 0, ceil_div(extent(found.depth), self.unit) - 1), Var("column", 0, self.unit - 1)
+            e = over * self.unit + c
+            k = self.at(found.k, {found.key: self.first + self.key, found.depth: e})
+            term = binary("mul", k, self.get("t", self.key, row))
+            yield self.added("q", (over, c, row), e, row, reduce("sum", (self.key,), term))
+
+    def added(self, of: str, domain: tuple[Var, ...], i: Index, j: Index, total: Value) -> Nest:
+        """Adds to a gradient, or makes it where that happens once."""
+        name, dot = f"d{of}", local(DOT, self.dtype)
+        value = dot if of in self.once else binary("add", self.get(name, i, j), dot)
+        return self.nest(domain, name, i, j, value, total)
+
+
+def _steps(x: Var, start: Index, body: tuple[Nest | Steps, ...]) -> tuple[Nest | Steps, ...]:
+    return body if x.hi == 0 else (Steps(x, start, body),)

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from minigrad.codegen.kernel.nodes import Kernel, Nest, Store
 from minigrad.codegen.plan.other_plans import BlockPlan
-from minigrad.codegen.policy import attention, attention_decode, phases
+from minigrad.codegen.policy import attention, attention_decode, attention_gradient, phases
 from minigrad.errors import PlanError
 from minigrad.target import Target
 
@@ -28,13 +28,14 @@ def stored(nest: Nest) -> list[str]:
 
 
 def block_form(kernel: Kernel, target: Target) -> Kernel:
-    """The kernel as a block: phases of a strided gradient read what they share once, attention meets its keys part by
-    part."""
+    """The kernel as a block: phases of a strided gradient read what they share once, attention and its gradients meet
+    keys part by part."""
     if len(kernel.nests) > 1:
         block = phases.block_of(kernel.nests)
     else:
         nest, = kernel.nests
-        block = attention_decode.block_of(nest, target) or attention.block_of(nest, target)
+        block = (attention_decode.block_of(nest, target) or attention.block_of(nest, target)
+                 or attention_gradient.block_of(nest, target))
     if block is None:
         raise PlanError(f"[plan] expected a plan of one nest for what is no block on {target.name}, got 'plan block'")
     return replace(kernel, nests=(), block=block)

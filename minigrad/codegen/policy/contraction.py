@@ -53,7 +53,7 @@ Factors = tuple[tuple[Var, int], ...]
 class Reuse:
     """Sums in which an operand is used several times along a variable of the domain. `lane`: the variable across
     lanes, None where none is worth it, `width` of them; `on_domain`: it is one of the domain's, not of the sum's;
-    `small`: all sums together are little work."""
+    `small`: all sums together are little work; `near`: what is read is in a cache, as in a block."""
 
     nest: Nest
     sums: list[Reduced]
@@ -62,6 +62,7 @@ class Reuse:
     width: int
     on_domain: bool
     small: bool
+    near: bool = False
 
     @property
     def row(self) -> Var | None:
@@ -118,7 +119,7 @@ def with_tile(found: Reuse, tile: Factors, target: Target) -> Plan:
         inner = {lane.name: (found.width, chains(typical(lane), found.width) if copies < 4 else 1)}
     elif copies < 4:
         inner = {v.name: (1, chains(extent(v), 1)) for v in (r.over[-1] for r in sums) if v.name not in unroll}
-    order = tile_order(domain_order(found.nest, accesses(found.nest)), tile, found.row)
+    order = tile_order(domain_order(found.nest, accesses(found.nest)), tile, found.row, found.near)
     counts = [ceil(typical(v) / found.block(v, factors)) for v in order]
     parallel = len(order) if found.small else parallel_prefix(counts, target)
     line, apart, ahead = 0, "", tuple[Ahead, ...]()
@@ -183,9 +184,13 @@ def unrolled(over: list[Var], lane: Var | None, copies: int) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def tile_order(order: list[Var], tile: Factors, row: Var | None) -> list[Var]:
+def tile_order(order: list[Var], tile: Factors, row: Var | None, near: bool) -> list[Var]:
     """The tiled variable that is not in lanes goes innermost: the panel that the lanes read stays in cache. Where lanes
-    go along the sum it is the shorter one: the operand of the longer one is read once."""
+    go along the sum it is the shorter one: the operand of the longer one is read once. Where all is near, the variable
+    with most copies goes first, whose copies share what the others read."""
+    if near:
+        copies = dict(tile)
+        return sorted(order, key=lambda v: (v in copies, -copies.get(v, 1)))
     tiled = [v for v, _ in tile if v is not row]
     if row is None:
         tiled.sort(key=typical)
@@ -215,14 +220,17 @@ def tiles(found: Reuse, target: Target) -> Iterator[Factors]:
             for b in domain[i + 1:] or [None]:  # type: ignore[list-item]
                 for fb in factors if b is not None else (1,):
                     tile = tuple((v, f) for v, f in ((a, fa), (b, fb)) if v is not None and f > 1)
-                    if tile and fits(tile, row, found.width, budget):
+                    if tile and fits(tile, row, found.width, budget, found.near):
                         yield tile
 
 
-def fits(tile: Factors, lane: Var | None, width: int, budget: int) -> bool:
+def fits(tile: Factors, lane: Var | None, width: int, budget: int, near: bool) -> bool:
+    """True where accumulators and operands have registers. Where all is near, the order of copies is known: operands
+    are those of the smaller factor and one more."""
     if any(f * (width if v is lane else 1) > extent(v) for v, f in tile):
         return False
-    return prod([f for _, f in tile]) + max(f for _, f in tile) <= budget
+    sizes = sorted([1, *(f for _, f in tile)])
+    return prod(sizes) + (sizes[-2] - 2 if near else sizes[-1]) <= budget
 
 
 def tile_cost(found: Reuse, tile: Factors) -> float:

@@ -41,7 +41,7 @@ def plan(nest: Nest, target: Target) -> Plan:
     if rows.is_row_kernel(nest):
         made = rows.plan(nest, one)
     elif found is not None:
-        found = replace(found, small=False)
+        found = replace(found, small=False, near=True)
         made = contraction.with_tile(found, contraction.best_tile(found, one), one)
     else:
         made = (reduction if reductions(nest) else pointwise).plan(nest, one)

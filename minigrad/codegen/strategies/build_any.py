@@ -9,13 +9,11 @@ from minigrad.codegen.kernel.nodes import Kernel, Nest
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.other_plans import (
     AnyPlan,
-    AttentionGradientPlan,
     GroupAttentionPlan,
     GroupWindowPlan,
     JoinedPlan,
     Plan,
 )
-from minigrad.codegen.strategies.build_attention_gradient import build_attention_gradient
 from minigrad.codegen.strategies.build_attention_groups import build_attention_groups
 from minigrad.codegen.strategies.build_joined import build_joined
 from minigrad.codegen.strategies.build_window_groups import build_window_groups
@@ -23,7 +21,7 @@ from minigrad.codegen.strategies.build_window_groups import build_window_groups
 OF_NESTS: dict[type, Callable[..., Function]] = {
     GroupWindowPlan: build_window_groups, JoinedPlan: build_joined}
 OF_ONE_NEST: dict[type, Callable[..., Function]] = {
-    Plan: build, AttentionGradientPlan: build_attention_gradient, GroupAttentionPlan: build_attention_groups}
+    Plan: build, GroupAttentionPlan: build_attention_groups}
 
 
 @lru_cache(maxsize=4096)
