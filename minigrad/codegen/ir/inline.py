@@ -103,10 +103,8 @@ class _Copy:
                 made.append(replace(s, name=self._renamed(s.name, rewriter)))
             elif isinstance(s, If):
                 made += self._if(s, rewriter)
-            elif isinstance(s, Loop) and s.kind == "serial" and s.stop - s.start == 1 and not self.single:
-                made += self.body(s.body, rewriter.inner({s.var: rewriter.index(s.start)}))
             elif isinstance(s, Loop):
-                made.append(self._loop(s, rewriter))
+                made += self._loop(s, rewriter)
             elif isinstance(s, Prefetch):
                 made.append(Prefetch(*rewriter.place(s.buffer, s.offset), s.far))
             elif isinstance(s, Call):
@@ -121,10 +119,13 @@ class _Copy:
         rewriter.rename(name, self.fresh(name))
         return rewriter.name(name)
 
-    def _loop(self, s: Loop, rewriter: _Placed) -> Loop:
+    def _loop(self, s: Loop, rewriter: _Placed) -> tuple[Stmt, ...]:
         index = rewriter.index
+        start, stop = index(s.start), index(s.stop)
+        if s.kind == "serial" and stop - start == 1 and not self.single:
+            return self.body(s.body, rewriter.inner({s.var: start}))
         var = Var(self.fresh(s.var.name), index(s.var.lo), index(s.var.hi))
-        return Loop(var, index(s.start), index(s.stop), s.kind, self.body(s.body, rewriter.inner({s.var: var})))
+        return (Loop(var, start, stop, s.kind, self.body(s.body, rewriter.inner({s.var: var}))),)
 
     def _if(self, s: If, rewriter: _Placed) -> tuple[Stmt, ...]:
         conditions = tuple(rewriter.index(c) for c in s.conditions)

@@ -110,9 +110,9 @@ def map_function(function: Function, fn: Callable[[Body], Body]) -> Function:
     return Function(function.name, function.buffers, function.scalars, function.dims, fn(function.body))
 
 
-def accesses(function: Function) -> Iterator[tuple[str, Index, str]]:
+def accesses(body: Function | Iterable[Stmt]) -> Iterator[tuple[str, Index, str]]:
     """(buffer, flat offset, 'load' or 'store') of every access in the text, those inside indices too."""
-    for s in statements(function):
+    for s in statements(body):
         if isinstance(s, Store):
             yield s.buffer, s.offset, "store"
         for v in all_values(s):

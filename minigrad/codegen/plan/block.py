@@ -17,16 +17,15 @@ from minigrad.codegen.ir.inline import inlined_body
 from minigrad.codegen.ir.launch import function_of, spread
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, Loop, Stmt
 from minigrad.codegen.ir.walk import fresh
-from minigrad.codegen.kernel.access import extent
-from minigrad.codegen.kernel.nodes import Block, Kernel, Nest, Steps, Store
-from minigrad.codegen.kernel.text import print_kernel, statements
-from minigrad.codegen.lowering.independent_axes import accesses_of
+from minigrad.codegen.kernel.nodes import Block, Kernel, Nest, Steps
+from minigrad.codegen.kernel.text import print_kernel
+from minigrad.codegen.plan.block_items import by_items
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.compute import build_computed
 from minigrad.codegen.plan.other_plans import BlockPlan
 from minigrad.codegen.plan.steps import Compute, Plan
 from minigrad.errors import PlanError, present
-from minigrad.expr import Index, Var, bounds, exact_quotient, subs
+from minigrad.expr import Index, Var, bounds, subs
 
 COMPUTED = Plan("computed", ())
 """The plan of a nest that the next one computes."""
@@ -43,15 +42,12 @@ def build_block(kernel: Kernel, plan: BlockPlan, name: str) -> Function:
 
 class _Builder:
     """`left`: the nests that are to come, each as a kernel of its own, with their plans; `used`: names in the function;
-    `memory`: of all nests; `item`: counts work-items, None before the first nest that has them; `shared`: buffers
-    that are stored to and of which one may read what another one stores."""
+    `memory`: of all nests; `item`: counts work-items, None before the first nest that has them."""
 
     def __init__(self, kernel: Kernel, left: list[tuple[Kernel, Plan]], name: str):
         self.kernel, self.left, self.name = kernel, left, name
         self.block: Block = present(kernel.block, "[plan] expected a block")
         self.groups, self.item = any(plan.bound("item") for _, plan in left), list[Var]()
-        self.shared = {name for k, plan in left for name in _met(k.nests[0], plan)} & {
-            s.param for k, _ in left for s in statements(k.nests) if isinstance(s, Store)}
         self.used = {p.name for p in (*kernel.params, *kernel.local)}
         self.used |= {s.name for s in kernel.scalars} | {d.name for d in kernel.dims}
         scope = "local" if self.groups else "scratch"
@@ -64,16 +60,19 @@ class _Builder:
 
     def function(self) -> Function:
         p, total, places = spread([v.hi + 1 for v in self.block.domain], fresh("p", self.used))
-        body = self.body(self.block.body, dict(zip(self.block.domain, places, strict=True)))
+        memory, body = self.memory, self.body(self.block.body, dict(zip(self.block.domain, places, strict=True)))
         if self.item:
+            memory, body = by_items(body, self.item[0], memory)
             body = [Loop(self.item[0], 0, self.item[0].hi + 1, "item", tuple(body))]
         kind = "group" if self.groups else "parallel"
-        return function_of(self.kernel, self.name, Loop(p, 0, total, kind, (*self.memory, *body)))
+        return function_of(self.kernel, self.name, Loop(p, 0, total, kind, (*memory, *body)))
 
     def body(self, body: Sequence[Nest | Steps], at: dict[Var, Index]) -> list[Stmt]:
-        """The statements of nests and steps, where the variables around have these values."""
+        """The statements of nests and steps, where the variables around have these values; work-items wait for each
+        other before each."""
         out: list[Stmt] = []
         before: Nest | None = None
+        wait = [Barrier()] if self.groups else []
         for s in (*body, None):
             plan = self.left[0][1] if isinstance(s, Nest) else None
             if before is not None and (plan is None or all(not isinstance(x, Compute) for x in plan.steps)):
@@ -82,13 +81,13 @@ class _Builder:
             if isinstance(s, Nest):
                 alone, plan = self.left.pop(0)
                 if plan != COMPUTED:
-                    out += self.nest(alone, plan, before, at)
+                    out += [*wait, *self.nest(alone, plan, before, at)]
                 before = s if plan == COMPUTED else None
             if not isinstance(s, Steps):
                 continue
             start, stop = subs(s.start, at), subs(s.stop, at)
             x = Var(fresh(s.var.name, self.used), 0, max(bounds(s.var.hi)[1], 0))
-            out.append(Loop(x, start, stop, "serial", tuple(self.body(s.body, {**at, s.var: x}))))
+            out += [*wait, Loop(x, start, stop, "serial", tuple(self.body(s.body, {**at, s.var: x})))]
         return out
 
     def nest(self, alone: Kernel, plan: Plan, before: Nest | None, at: dict[Var, Index]) -> list[Stmt]:
@@ -112,14 +111,4 @@ class _Builder:
         if not isinstance(each, Loop) or self.item and self.item[0].hi != each.var.hi:
             raise PlanError(f"[plan] expected equally many work-items for all nests of a block, and no copies: {plan}")
         self.item = self.item or [Var(fresh("item", self.used), 0, each.var.hi)]
-        made = inlined_body(each.body, {**at, each.var: self.item[0]}, self.used)
-        touched = {name for name, _ in accesses_of(alone.nests[0])}
-        return [*made, Barrier()] if touched & self.shared else [*made]
-
-
-def _met(nest: Nest, plan: Plan) -> set[str]:
-    """The buffers of which the work-items of a nest may touch elements of each other."""
-    items = plan.bound("item")
-    own = [v for v in nest.domain if items == (v.name,)]
-    return {name for name, at in accesses_of(nest)
-            if not own or len(at) != 1 or exact_quotient(at[0] - own[0], extent(own[0])) is None}
+        return [*inlined_body(each.body, {**at, each.var: self.item[0]}, self.used)]

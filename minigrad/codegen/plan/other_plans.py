@@ -44,18 +44,6 @@ class GroupWindowPlan(Fields):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupAttentionPlan(Fields):
-    """Attention by work-groups of `items` rows of q, with `keys` keys in local memory, `part` of them at a time."""
-
-    batch: tuple[str, ...]
-    row: str
-    key: str
-    items: int
-    keys: int
-    part: int
-
-
-@dataclass(frozen=True, slots=True)
 class Several:
     """A plan for each of several nests."""
 
@@ -81,8 +69,8 @@ class BlockPlan(Several):
     strategy = "block"
 
 
-AnyPlan = Plan | JoinedPlan | BlockPlan | GroupWindowPlan | GroupAttentionPlan
-_KINDS = {"window_groups": GroupWindowPlan, "attention_groups": GroupAttentionPlan}
+AnyPlan = Plan | JoinedPlan | BlockPlan | GroupWindowPlan
+_KINDS = {"window_groups": GroupWindowPlan}
 
 
 def plan_text(plan: Fields | AnyPlan) -> str:

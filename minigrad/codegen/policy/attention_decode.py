@@ -21,8 +21,6 @@ from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.codegen.lowering.attention import shift_of
 from minigrad.codegen.lowering.flatten import offset
 from minigrad.codegen.patterns.recognise_attention import DOT, Attention, Mix, identity_of, last_key, recognise, reduced
-from minigrad.codegen.plan.other_plans import BlockPlan
-from minigrad.codegen.policy.inner import plan_block
 from minigrad.errors import InternalError, present
 from minigrad.expr import Index, Var, bounds, emin, product, subs
 from minigrad.target import Target
@@ -48,15 +46,9 @@ def rows_of(found: Attention) -> int:
     return product(extent(v) for v in sharing(found))  # type: ignore[return-value]
 
 
-def plan(nest: Nest, target: Target) -> BlockPlan | None:
-    """The plans of the nests of the block; None where the nest is something else, or has many rows, or keys that
-    `split_keys` left together."""
-    block = block_of(nest, target)
-    return None if block is None else plan_block(block, target)
-
-
 def block_of(nest: Nest, target: Target) -> Block | None:
-    """Attention of few rows as a block; None where `plan` has none."""
+    """Attention of few rows as a block; None where the nest is something else, or has many rows, or keys that
+    `split_keys` left together."""
     found = recognise(nest)
     if found is None or found.mix is None or target.is_gpu or target.language != "llvm":
         return None

@@ -31,8 +31,6 @@ from minigrad.codegen.kernel.text import statements
 from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.codegen.patterns.recognise_attention import DOT, first_key, last_key
 from minigrad.codegen.patterns.recognise_attention_gradient import Gradient, recognise
-from minigrad.codegen.plan.other_plans import BlockPlan
-from minigrad.codegen.policy.inner import plan_block
 from minigrad.expr import Index, Var, emin, subs
 from minigrad.target import Target
 from minigrad.value import Value, binary, const, guard, load, local, reduce, unary
@@ -51,12 +49,6 @@ def rounded(n: int, unit: int) -> int:
 def part(n: int, unit: int) -> int:
     """Elements of blocks that share n out evenly, in whole units."""
     return rounded(ceil_div(n, ceil_div(n, BLOCK)), unit)
-
-
-def plan(nest: Nest, target: Target) -> BlockPlan | None:
-    """The plans of the nests of the block; None where the nest is something else."""
-    block = block_of(nest, target)
-    return None if block is None else plan_block(block, target)
 
 
 def block_of(nest: Nest, target: Target) -> Block | None:

@@ -7,20 +7,9 @@ from itertools import groupby
 from minigrad.codegen.kernel.access import reductions
 from minigrad.codegen.kernel.nodes import Nest, Store
 from minigrad.codegen.patterns.recognise import recognise
-from minigrad.codegen.plan.other_plans import (
-    AnyPlan,
-    BlockPlan,
-    GroupAttentionPlan,
-    GroupWindowPlan,
-    JoinedPlan,
-    Plan,
-)
+from minigrad.codegen.plan.other_plans import AnyPlan, BlockPlan, GroupWindowPlan, JoinedPlan, Plan
 from minigrad.codegen.plan.sizes import shares_copies, shares_sizes, with_sizes
 from minigrad.codegen.policy import (
-    attention,
-    attention_decode,
-    attention_gradient,
-    attention_groups,
     contraction,
     group_reduction,
     packed,
@@ -36,7 +25,7 @@ from minigrad.codegen.policy import (
     window,
     window_groups,
 )
-from minigrad.codegen.policy.blocks import stored
+from minigrad.codegen.policy.blocks import plan_attention, stored
 from minigrad.codegen.policy.packed_steps import as_product
 from minigrad.errors import InternalError
 from minigrad.target import Target
@@ -116,13 +105,12 @@ def other_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
     if any(isinstance(s, Store) and s.combine for inner in nest.body if isinstance(inner, Nest) for s in inner.body):
         raise InternalError("[plan] expected a scatter without rows, whose order would be lost")
     if target.has_groups:
-        for groups in (attention_groups.plan(nest, target), window_groups.plan((nest,), target),
+        for groups in (plan_attention(nest, target), window_groups.plan((nest,), target),
                        group_reduction.plan(nest, target)):
-            if isinstance(groups, GroupAttentionPlan | GroupWindowPlan | Plan):
+            if isinstance(groups, BlockPlan | GroupWindowPlan | Plan):
                 return nest, groups
     if rows.is_row_kernel(nest):
-        return nest, (attention_decode.plan(nest, target) or attention.plan(nest, target)
-                      or attention_gradient.plan(nest, target) or general_plan_of(nest, target))
+        return nest, plan_attention(nest, target) or general_plan_of(nest, target)
     if not reductions(nest):
         return nest, general_plan_of(nest, target)
     tiled = panels.plan(nest, target)

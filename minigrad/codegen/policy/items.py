@@ -9,33 +9,49 @@
 """
 from __future__ import annotations
 
-from minigrad.codegen.kernel.nodes import Kernel, Nest
+from minigrad.codegen.kernel.nodes import Block, Nest, nests_of
 from minigrad.codegen.lowering.independent import LANE
 from minigrad.codegen.plan.other_plans import BlockPlan
 from minigrad.codegen.plan.spaces import spaces
 from minigrad.codegen.plan.steps import Bind, Order, Parts, Plan, Split, Step
 from minigrad.codegen.policy.group_reduction import as_one
+from minigrad.codegen.policy.packed import size
 
 PARTS = 4
 """Terms of a sum at once."""
 
+SUMS = 8
+"""Sums of a lane at once, in registers: none waits for itself, and they read what they share once."""
 
-def plan_block(kernel: Kernel, items: int) -> BlockPlan:
+
+def plan_block(block: Block, items: int, in_registers: bool = False) -> BlockPlan:
     """The plans of all nests of a block for so many work-items."""
-    return BlockPlan(tuple([plan(k.nests[0], items) for k in kernel.alone()]))
+    return BlockPlan(tuple([plan(nest, items, in_registers) for nest, _ in nests_of(block.body)]))
 
 
-def plan(nest: Nest, items: int) -> Plan:
-    """An item for each lane, where a nest has lanes; else places in turn."""
+def lanes(block: Block) -> int:
+    """How many lanes a block has, 1 for none."""
+    return max([size((v,)) for nest, _ in nests_of(block.body) for v in nest.domain if v.name == LANE], default=1)
+
+
+def plan(nest: Nest, items: int, in_registers: bool = False) -> Plan:
+    """An item for each lane, where a nest has lanes; else places in turn. With `in_registers` all loops of a lane are
+    written out: what each has for itself is a number of registers then."""
     steps: list[Step] = []
+    lane = tuple([v for v in nest.domain if v.name == LANE])
     first: tuple[str, ...] = (LANE,)
-    if all(v.name != LANE for v in nest.domain):
-        name = as_one(nest.domain, steps)
-        steps.append(Split(name, "turn", "item", items, "guard"))
+    if not lane or lane[0].hi + 1 != items:
+        steps.append(Split(as_one(lane or nest.domain, steps), "turn", "item", items, "guard"))
         first = ("item", "turn")
     sums = [space.own[-1] for space in spaces(nest)[1:] if space.is_sum]
-    split = [v.name for v in sums if isinstance(v.hi, int) and v.hi + 1 >= PARTS]
-    steps += [Split(x, f"{x}k", f"{x}c", PARTS, "rest") for x in split]
-    parts = tuple([f"{x}c" for x in split])
-    steps += [Bind("item", first[:1]), *([Bind("unroll", parts)] if parts else []), Order(first)]
-    return Plan("items", (*steps, *([Parts(parts)] if parts else [])))
+    if lane and in_registers:
+        own, over, parts = [v.name for v in nest.domain if v not in lane], [v.name for v in sums], list[str]()
+        unrolled = [*over, *own] if size(nest.domain) <= SUMS * items else [*own, *over]
+        order = Order((*first, *unrolled))
+    else:
+        split = [v.name for v in sums if isinstance(v.hi, int) and v.hi + 1 >= PARTS]
+        steps += [Split(x, f"{x}k", f"{x}c", PARTS, "rest") for x in split]
+        unrolled = parts = [f"{x}c" for x in split]
+        order = Order(first)
+    steps += [Bind("item", first[:1]), *([Bind("unroll", tuple(unrolled))] if unrolled else []), order]
+    return Plan("items", (*steps, *([Parts(tuple(parts))] if parts else [])))

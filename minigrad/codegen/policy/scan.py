@@ -94,11 +94,12 @@ def repeated(kernel: Kernel) -> tuple[Nest, ...]:
 def as_block(kernel: Kernel, places: Places, target: Target) -> tuple[Kernel, BlockPlan]:
     """A loop as a block over its places, and the plans of its nests."""
     if not places.items:
-        block = beside(independent(kernel, places.across, places.lanes))
-        return block, inner.plan_block(present(block.block, "[scan] expected a block"), target)
-    lanes = places.lanes if places.across >= 0 else 1
-    block = apart(beside(independent(kernel, places.across, lanes, shared=True), LANE), LANE)
-    return block, items.plan_block(block, places.lanes)
+        whole = beside(independent(kernel, places.across, places.lanes))
+    else:
+        lanes = places.lanes if places.across >= 0 else 1
+        whole = apart(beside(independent(kernel, places.across, lanes, shared=True), LANE), LANE)
+    block = present(whole.block, "[scan] expected a block")
+    return whole, items.plan_block(block, places.lanes) if places.items else inner.plan_block(block, target)
 
 
 def runs(kernel: Kernel, places: Places, target: Target) -> bool:

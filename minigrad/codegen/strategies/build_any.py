@@ -9,19 +9,17 @@ from minigrad.codegen.kernel.nodes import Kernel, Nest
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.other_plans import (
     AnyPlan,
-    GroupAttentionPlan,
     GroupWindowPlan,
     JoinedPlan,
     Plan,
 )
-from minigrad.codegen.strategies.build_attention_groups import build_attention_groups
 from minigrad.codegen.strategies.build_joined import build_joined
 from minigrad.codegen.strategies.build_window_groups import build_window_groups
 
 OF_NESTS: dict[type, Callable[..., Function]] = {
     GroupWindowPlan: build_window_groups, JoinedPlan: build_joined}
 OF_ONE_NEST: dict[type, Callable[..., Function]] = {
-    Plan: build, GroupAttentionPlan: build_attention_groups}
+    Plan: build}
 
 
 @lru_cache(maxsize=4096)

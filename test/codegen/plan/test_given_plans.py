@@ -7,7 +7,7 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from conftest import CPU_DRIVERS, devices, one_in
+from conftest import CPU_DRIVERS, devices, drivers, one_in
 from support.random_plans import random_plan
 
 import minigrad
@@ -99,6 +99,22 @@ def test_the_texts_given_back_run_every_kernel(device: str, made: Callable[[Tens
         assert plans.of(again).keys() == texts.keys()
         assert set(how(again.realize).splitlines()) >= {"plan given"}
         np.testing.assert_allclose(again.numpy(), want, rtol=1e-6, atol=1e-6 * abs(want).max())
+
+
+@pytest.mark.parametrize("device", drivers())
+def test_a_plan_of_attention_by_work_groups_is_changed(device: str) -> None:
+    """Sums of all columns at once."""
+    q, k, v = (tensor(2, n, 16, device=device) for n in (40, 50, 50))
+    want = q.scaled_dot_product_attention(k, v, is_causal=True)
+    (name, text), = plans.of(want).items()
+    if "bind item" not in text:
+        pytest.skip("no work-groups")
+    mine = text.replace("bind unroll column k\n  order lane column k", "bind unroll k column\n  order lane k column")
+    assert mine != text
+    with plans({name: mine}):
+        again = q.scaled_dot_product_attention(k, v, is_causal=True)
+        assert how(again.realize).startswith("plan block")
+        np.testing.assert_allclose(again.numpy(), want.numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_kernels_of_one_name_are_told_apart() -> None:

@@ -11,13 +11,14 @@ from support.scans import LOOPS, scanned, tensors, weighted
 
 from minigrad.codegen.ir.check_accesses import check_accesses
 from minigrad.codegen.ir.interpret import interpret_function
-from minigrad.codegen.ir.nodes import Barrier, Function, Store, extent_of
+from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, Store, extent_of
 from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.kernel.text import parse_kernel
 from minigrad.codegen.kernel.verify import verify_kernel
+from minigrad.codegen.lowering.apart import apart
 from minigrad.codegen.lowering.independent_axes import independent_axes
 from minigrad.codegen.plan.block import COMPUTED, build_block
 from minigrad.codegen.plan.build import build
@@ -56,8 +57,11 @@ def agrees(kernel: Kernel, *functions: Function) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_random_blocks(seed: int) -> None:
+    """By workers, and by work-items, whose races the interpreter finds."""
     kernel = random_block(seed)
-    agrees(kernel, build_block(kernel, planned(kernel, KINDS[seed % 3]), "f"))
+    shared = apart(kernel)
+    agrees(kernel, build_block(kernel, planned(kernel, KINDS[seed % 3]), "f"),
+           build_block(shared, items.plan_block(present(shared.block, "no block"), 8), "f"))
 
 
 @pytest.mark.parametrize("target", KINDS)
@@ -183,7 +187,7 @@ def test_a_nest_alone_computes_nothing() -> None:
 
 def test_work_items_wait_for_each_other() -> None:
     """Before one stores what another one reads, and before one reads what another one stores; not where each has its
-    own."""
+    own, which is in registers."""
     text = """\
 kernel k(p0: f32[8], out o0: f32[32])
   block a<2:
@@ -200,13 +204,15 @@ kernel k(p0: f32[8], out o0: f32[32])
         u[lane] = u[lane] + 1.0
 """
     kernel = parse_kernel(text)
-    function = build_block(kernel, items.plan_block(kernel, 8), "f")
+    function = build_block(kernel, items.plan_block(present(kernel.block, "no block"), 8), "f")
     agrees(kernel, function)
     assert sum(isinstance(s, Barrier) for s in statements(function)) == 3
     alone = parse_kernel(text.replace("s[-lane+7]", "s[lane]"))
-    function = build_block(alone, items.plan_block(alone, 8), "f")
+    function = build_block(alone, items.plan_block(present(alone.block, "no block"), 8), "f")
     agrees(alone, function)
     assert not any(isinstance(s, Barrier) for s in statements(function))
+    assert {(s.name, s.size, s.scope) for s in statements(function) if isinstance(s, Alloc)} == {
+        ("s", 1, "register"), ("u", 1, "register")}
 
 
 def test_a_plan_that_does_not_fit_is_refused() -> None:

@@ -10,11 +10,14 @@ from conftest import one_in
 import minigrad
 from minigrad import Tensor, Variable, jit
 from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.nodes import Alloc, Barrier
 from minigrad.codegen.ir.text import parse_function, print_function
+from minigrad.codegen.ir.verify import verify_function
+from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.passes import stages_of
-from minigrad.codegen.plan.other_plans import BlockPlan, GroupAttentionPlan, parse_plan
+from minigrad.codegen.plan.other_plans import BlockPlan, parse_plan
 from minigrad.codegen.policy import attention_groups
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.scheduler.graph import build_graph
@@ -65,6 +68,11 @@ CASES = {
         tensor(2, 5, 8), tensor(2, 5, 4), tensor(17, 5)),
     "bool mask": lambda: tensor(9, 4).scaled_dot_product_attention(
         tensor(12, 4), tensor(12, 4), Tensor(rng.random((9, 12)) < 0.7, device="CPU").realize()),
+    "few keys": lambda: tensor(2, 19, 4).scaled_dot_product_attention(tensor(2, 3, 4), tensor(2, 3, 9)),
+    "window": lambda: tensor(2, 21, 4).scaled_dot_product_attention(
+        tensor(2, 33, 4), tensor(2, 33, 4), is_causal=True, causal_offset=12, window=7),
+    "sinks": lambda: tensor(2, 11, 4).scaled_dot_product_attention(
+        tensor(2, 16, 4), tensor(2, 16, 4), is_causal=True, softcap=2.0, sinks=tensor(2)),
     "added mask": lambda: tensor(2, 9, 4).scaled_dot_product_attention(tensor(2, 12, 4), tensor(2, 12, 4),
                                                                        tensor(9, 12)),
 }
@@ -80,7 +88,7 @@ def test_blocks_equal_the_kernel_as_written(name: str, target: Target, monkeypat
     kernel = kernel_of(CASES[name](), target)
     staged = stages_of(kernel, target)
     (stage,) = staged.stages
-    assert isinstance(stage.plan, GroupAttentionPlan if target.is_gpu else BlockPlan)
+    assert isinstance(stage.plan, BlockPlan)
     assert parse_plan(str(stage.plan)) == stage.plan
     assert parse_function(print_function(stage.function)) == stage.function
     inputs = {}
@@ -97,6 +105,16 @@ def test_blocks_equal_the_kernel_as_written(name: str, target: Target, monkeypat
     renamed = dict(zip([s.name for s in stage.function.scalars], scalars.values(), strict=True))
     interpret_function(unroll(stage.function), buffers, renamed)
     np.testing.assert_allclose(buffers[names["o0"]].reshape(want.shape), want, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_work_item_has_for_itself_is_in_registers(name: str) -> None:
+    """Local memory has nothing but keys and values, for which the items of a group wait twice."""
+    stage, = stages_of(kernel_of(CASES[name](), GPU), GPU).stages
+    found = statements(stage.function)
+    local = [s.name for s in found if isinstance(s, Alloc) and s.scope == "local"]
+    assert local == ["keys", "values"] and sum(isinstance(s, Barrier) for s in found) <= 2
+    verify_function(unroll(stage.function))  # registers have numbers
 
 
 @pytest.mark.parametrize("rows, keys, depth, columns", [*product((8, 17, 50), (2, 9, 131), (2, 33), (3, 16))])
@@ -215,8 +233,7 @@ def test_who_gets_blocks_is_decided_for_the_target(target: Target, rows: int, bl
     """A table of scores, in several kernels, for few rows on some targets and where blocks have no room."""
     y = tensor(2, rows, 6).scaled_dot_product_attention(tensor(2, 11, 6), tensor(2, 11, 5), is_causal=True)
     made = strategies(y, target)
-    name = "attention_groups" if target.is_gpu else "block"
-    assert made == [name] if blocks else name not in made and len(made) > 1
+    assert made == ["block"] if blocks else "block" not in made and len(made) > 1
 
 
 def test_dropout_outside_training_leaves_the_primitive() -> None:

@@ -222,7 +222,7 @@ def run_on(device: OpenCL, cases: dict[str, Callable[[], Tensor | tuple[Tensor, 
     return {s.plan.strategy for k in staged for s in k.stages}
 
 
-OF_GROUPS = {"tiles", "group_reduction", "attention_groups", "window_groups"}
+OF_GROUPS = {"tiles", "group_reduction", "block", "window_groups"}
 
 
 NEGATED = {
