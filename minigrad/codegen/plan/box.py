@@ -5,17 +5,25 @@ are shifts. Loops that were fused are coordinates too. Copies and results go ove
 """
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
+from minigrad.codegen.ir.launch import places_of
 from minigrad.codegen.machines.caches import LINE
+from minigrad.codegen.microkernels.matrix import WAVE
 from minigrad.codegen.plan.coordinates import Laid, above, base_of, inside_box, length, place, room, terms_of
 from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.loops import Loops, refuse
 from minigrad.codegen.plan.steps.call import block_calls
 from minigrad.codegen.plan.steps.stage import Stage
 from minigrad.errors import PlanError, quantity
-from minigrad.expr import Index, Var, coefficient
+from minigrad.expr import Index, Var, bounds, coefficient, subs
 from minigrad.value import Value, free_variables, substitute
+
+BANKS, MAX_PADDING = 32, 8
+"""Of memory that work-items share: its banks, and elements after each row of a box at most."""
 
 PADDING = 16
 """Bytes after each row of memory that work-items share: columns use all its banks, vectors of four stay aligned."""
@@ -55,7 +63,8 @@ def box(loops: Loops, step: Laid, itemsize: int) -> Box:
     size: Index = 1
     apart = not items and not block_calls(loops) and not fixed and loops.kind.get(step.layout[-1]) != "vector"
     if items:
-        lengths[-1] += PADDING // itemsize
+        boxes = any([len(terms_of(c)) > 1 for c in step.layout])
+        lengths[-1] += _padding(loops, step.layout, lengths) if boxes else PADDING // itemsize
     pitches: list[Index] = []
     steps = True  # of a sum, and none of its rows: a microkernel takes them all evenly apart
     for c, n in zip(reversed(step.layout), reversed(lengths), strict=True):
@@ -76,6 +85,25 @@ def box(loops: Loops, step: Laid, itemsize: int) -> Box:
                 raise refuse(step, f"rows as long as those of `fuse {fused.outer} {fused.inner}`, {fused.pitch}",
                              str(*rows))
     return made
+
+
+def _padding(loops: Loops, layout: tuple[str, ...], lengths: Sequence[Index]) -> int:
+    """The elements after each row of a box with which fewest work-items of a wave meet in a bank, where they read it
+    at a tap."""
+    items = {x: loops.most(x) for x in loops.bound_to("item") if not loops.space[x]}
+    count = prod(items.values())
+    t = Var("t", 0, count - 1)
+    here = Here({**dict.fromkeys(loops.order, 0), **dict(zip(items, places_of(t, [*items.values()]), strict=True))})
+
+    def meetings(padding: int) -> int:
+        pitches: list[Index] = [1]
+        for n in [lengths[-1] + padding, *lengths[-2:0:-1]][:len(lengths) - 1]:
+            pitches.insert(0, pitches[0] * n)
+        place = Box(loops, layout, tuple(pitches), 0).at(here)
+        places = {subs(place, {t: k}) for k in range(min(WAVE, count))}
+        return max(Counter([p % BANKS for p in places]).values())
+
+    return min(range(min(MAX_PADDING, bounds(lengths[-1])[1] // 2) + 1), key=meetings)
 
 
 def depends_on_sums(loops: Loops, step: Stage, value: Value) -> None:

@@ -18,6 +18,7 @@ from minigrad.codegen.plan.call import call_blocks, call_tile
 from minigrad.codegen.plan.check import check
 from minigrad.codegen.plan.context import Context
 from minigrad.codegen.plan.copies import fills
+from minigrad.codegen.plan.groups import copied_first
 from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.loop_nest import loop_of
 from minigrad.codegen.plan.loops import Cut, Loops
@@ -52,7 +53,7 @@ def function(ctx: Context, name: str) -> Function:
     p, total, places = spread([loops.count(x, Here()) for x in head], head[0] if len(head) == 1 else ctx.name("p"))
     here = ctx.located(Here(dict(zip(head, places, strict=True))))
     body = [*(s for x in head for s in (*fills(ctx, x, here), *outputs_ahead(ctx, x, here))),
-            *_domain(ctx, len(head), here)]
+            *copied_first(ctx, here), *_domain(ctx, len(head), here)]
     if ctx.items is not None:
         body = [Loop(ctx.items.var, 0, ctx.items.count, "item", tuple(body))]
     kind = "parallel" if ctx.items is None else "group"

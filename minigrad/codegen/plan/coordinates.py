@@ -6,8 +6,8 @@ import re
 from functools import lru_cache
 
 from minigrad.codegen.plan.here import Here
-from minigrad.codegen.plan.loops import NAME, Faults, Loops, Step, refuse
-from minigrad.expr import Index
+from minigrad.codegen.plan.loops import NAME, Faults, Loops, Step, divides, refuse
+from minigrad.expr import Index, bounds
 
 TERM = rf"(?:\d+\*)?{NAME}(?:(?://|%)\d+)?"
 COORDINATES = rf"((?:\[{TERM}(?:[+-]{TERM})*\])+)"
@@ -156,3 +156,21 @@ def place(loops: Loops, name: str, at: Index, places: dict[str, Index]) -> None:
     else:
         row = fused.row if name == fused.outer else 1
         place(loops, fused.loop, places.get(fused.loop, 0) + at * row, places)
+
+
+def inside_boxes(loops: Loops, step: Laid, here: Here) -> tuple[Index, ...]:
+    """The conditions that positions are none beyond the last one, to which blocks with the edge guard, or residues, may
+    go on."""
+    found = list[Index]()
+    ends = {loops.root[s.loop] for s in loops.split.values()
+            if s.edge == "guard" and not divides(s, loops.extent(s.loop))}
+    for c in [c for c in step.layout if len(terms_of(c)) > 1 and "%" not in c]:
+        terms = [(factor, *taken(x)) for factor, x in terms_of(c)]
+        times = max([n for *_, n in terms])
+        left: Index = 0
+        for factor, x, by, _ in terms:
+            v = loops.root[x]
+            left = left + factor * (1 if by else times) * ((v.hi if factor > 0 else 0) - here.at[v])
+        if times > 1 or any([loops.root[x] in ends for _, x, *_ in terms]):
+            found.append(left)
+    return tuple([e for e in found if bounds(e)[0] < 0])

@@ -23,13 +23,17 @@ from minigrad.codegen.ir.launch import places_of
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, Loop, Stmt, Store, group_size
 from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.plan.context import Context, Items
+from minigrad.codegen.plan.coordinates import base_of, inside_boxes, length, loop_of, place, room, terms_of
 from minigrad.codegen.plan.copies import copied_value
 from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.stage import Staged
 from minigrad.errors import PlanError
-from minigrad.expr import Index, Var
+from minigrad.expr import Index, Var, bounds
 from minigrad.target import Target
-from minigrad.value import load
+from minigrad.value import Value, const, free_variables, guard, load, substitute
+
+MAX_TURNS = 8
+"""Copies of a work-item that a group begins with and that are written out, so that all are on their way at once."""
 
 
 def copied_by_items(ctx: Context, items: Items, name: str, here: Here, loop: Loop) -> list[Stmt]:
@@ -46,15 +50,24 @@ def copied_by_items(ctx: Context, items: Items, name: str, here: Here, loop: Loo
     return [*first, replace(loop, body=(*[c.deposit(here) for c in copies], Barrier(), *then, *loop.body, Barrier()))]
 
 
+def copied_first(ctx: Context, here: Here) -> list[Stmt]:
+    """The copies that a group begins with."""
+    copies = [ItemsCopy(ctx, ctx.items, s).deposit(here) for s in ctx.staged
+              if ctx.items is not None and s.step.items and ctx.loops.kind[s.filled] == "group"]
+    return [*copies, Barrier()] if copies else []
+
+
 class ItemsCopy:
     """A copy that work-items make, one element each in every `turn`; `next`: registers for a copy that is made
-    twice."""
+    twice. What lies beside each other in the operand neighbours copy, columns of all residues in turn."""
 
     def __init__(self, ctx: Context, items: Items, s: Staged):
         self.ctx, self.s, step = ctx, s, s.step
         along = [step.transposed] if step.transposed else []
+        along += [c for c in step.layout if "%" in c]
         self.order = (*[c for c in step.layout if c not in along], *along)
-        elements = prod([ctx.loops.most(c) for c in step.layout])
+        self.counts = [int(length(ctx.loops, c)) for c in self.order]
+        elements = prod(self.counts)
         self.turns = -(-elements // items.count)
         self.turn = Var(ctx.name("c"), 0, self.turns - 1)
         self.place = self.turn * items.count + items.var
@@ -64,26 +77,46 @@ class ItemsCopy:
     def at(self, here: Here) -> Here:
         """`here` at the coordinates of an element."""
         loops = self.ctx.loops
-        outside = {x: place for x, place in here.places.items() if loops.kind[x] != "item"}
-        own = places_of(self.place, [loops.most(c) for c in self.order])
-        return self.ctx.located(replace(here, places={**outside, **dict(zip(self.order, own, strict=True))}, copies=()))
+        places = {x: at for x, at in here.places.items() if loops.kind[x] != "item"}
+        for c, at in zip(self.order, places_of(self.place, self.counts), strict=True):
+            _, base, others = base_of(c)
+            for factor, x in others:
+                place(loops, x, 0 if factor > 0 else room(loops, x) - 1, places)
+            place(loops, base, at, places)
+        return self.ctx.located(replace(here, places=places, copies=()))
+
+    def value(self, here: Here, conditions: tuple[Index, ...]) -> Value:
+        """What is copied at a place; of a box, borders are what its guard says."""
+        boxes = [c for c in self.order if len(terms_of(c)) > 1]
+        if not boxes:
+            return copied_value(self.ctx, self.s, here, conditions)
+        own = self.ctx.loops.root
+        wide = {own[loop_of(x)] for c in boxes for _, x in terms_of(c)}
+        value = substitute(self.s.factor, here.at)
+        inside, nothing = value.args if value.op == "guard" else (value, const(0, value.dtype))
+        told = value.conditions if value.op == "guard" else ()
+        last = [e for e in inside_boxes(self.ctx.loops, self.s.step, here)
+                if not any([bounds(e - c)[0] >= 0 for c in told])]
+        conditions += self.ctx.within(here, frozenset(free_variables(self.s.factor)) - wide)
+        return guard(inside, nothing, (*conditions, *last, *told))
 
     def registers(self) -> Alloc:
         return Alloc(self.next, self.s.factor.dtype, self.turns, "register")
 
     def fetch(self, here: Here, conditions: tuple[Index, ...]) -> Loop:
         """A block to registers."""
-        value = copied_value(self.ctx, self.s, self.at(here), conditions + self.inside)
+        value = self.value(self.at(here), conditions + self.inside)
         return self.each(Store(self.next, self.turn, value))
 
     def deposit(self, here: Here) -> Loop:
         """A block, or what was fetched of it, to the memory that is shared."""
         at, s = self.at(here), self.s
-        value = load(self.next, (self.turn,), s.factor.dtype) if self.next else copied_value(self.ctx, s, at)
+        value = load(self.next, (self.turn,), s.factor.dtype) if self.next else self.value(at, ())
         return self.each(Store(s.memory, s.box.at(at), value, self.inside))
 
     def each(self, store: Store) -> Loop:
-        return Loop(self.turn, 0, self.turns, "unroll" if self.next else "serial", (store,))
+        written_out = self.next or self.ctx.loops.kind[self.s.filled] == "group" and self.turns <= MAX_TURNS
+        return Loop(self.turn, 0, self.turns, "unroll" if written_out else "serial", (store,))
 
 
 def check_room(function: Function, target: Target) -> None:

@@ -37,7 +37,7 @@ def choose_plans(nests: Sequence[Nest], target: Target) -> list[tuple[tuple[Nest
     made: list[tuple[tuple[Nest, ...], AnyPlan]] = []
     for _, found in groupby(nests, key=stored):
         run = tuple(found)
-        of_phases = window_groups.plan if target.has_groups else phases.plan
+        of_phases = window_groups.phases_plan if target.has_groups else phases.plan
         together = of_phases(run, target) if len(run) > 1 else ""
         if isinstance(together, BlockPlan | GroupWindowPlan):
             made.append((run, together))
@@ -105,10 +105,10 @@ def other_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
     if any(isinstance(s, Store) and s.combine for inner in nest.body if isinstance(inner, Nest) for s in inner.body):
         raise InternalError("[plan] expected a scatter without rows, whose order would be lost")
     if target.has_groups:
-        for groups in (plan_attention(nest, target), window_groups.plan((nest,), target),
+        for groups in (plan_attention(nest, target), window_groups.plan(nest, target),
                        group_reduction.plan(nest, target)):
-            if isinstance(groups, BlockPlan | GroupWindowPlan | Plan):
-                return nest, groups
+            if isinstance(groups, BlockPlan | Plan | tuple):
+                return groups if isinstance(groups, tuple) else (nest, groups)
     if rows.is_row_kernel(nest):
         return nest, plan_attention(nest, target) or general_plan_of(nest, target)
     if not reductions(nest):

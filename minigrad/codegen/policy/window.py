@@ -32,15 +32,16 @@ from minigrad.codegen.lowering.arguments import Extents, plain_variables
 from minigrad.codegen.machines.caches import PAGE, room
 from minigrad.codegen.machines.machine import Costs, machine
 from minigrad.codegen.patterns.recognise_phases import recognise_any
-from minigrad.codegen.patterns.recognise_window import Axis, Window
+from minigrad.codegen.patterns.recognise_window import Window
 from minigrad.codegen.plan.steps import Ahead, Bind, Order, Plan, Sizes, Split, Stage, Step
 from minigrad.codegen.policy import window_groups
 from minigrad.codegen.policy.blocking import MAX_VECTORS, SPARE_REGISTERS
 from minigrad.codegen.policy.lanes import MIN_PARALLEL
+from minigrad.codegen.policy.window_layout import coordinate, operand
 from minigrad.errors import present
 from minigrad.expr import Index, Var, coefficient
 from minigrad.target import Target
-from minigrad.value import free_variables, value_atoms, walk
+from minigrad.value import free_variables, value_atoms
 
 MAX_TERMS = {"taps": 400, "plane": 100}
 """Multiply-adds of a tile: bounds code size and the time to compile it. Columns of taps are a loop, but in a plane's
@@ -95,7 +96,7 @@ def _refused(window: Window, target: Target) -> str:
     told = window.value.conditions if window.value.op == "guard" else ()
     if window.form == "plane" and not all([_by_constants(c, window.column) for c in told]):
         return "a border that is told by no constants"
-    return "" if _operand(window) else "no operand is read"
+    return "" if operand(window) else "no operand is read"
 
 
 def _by_constants(condition: Index, v: Var) -> bool:
@@ -107,7 +108,7 @@ def _by_constants(condition: Index, v: Var) -> bool:
 def why_unstaged(nest: Nest, target: Target) -> str:
     """The reason that `plan` gives for one nest, or that of work-groups where the target has them; empty for a window.
     """
-    made: object = window_groups.plan((nest,), target) if target.has_groups else plan(nest, target)
+    made: object = window_groups.plan(nest, target) if target.has_groups else plan(nest, target)
     return made if isinstance(made, str) else ""
 
 
@@ -191,26 +192,10 @@ def _band(rows: int, height: int, band: int) -> tuple[int, int]:
 
 def _staged(window: Window, at: str, base: str) -> list[Step]:
     """The copy of the positions, rows of them by the loop `base`, and prefetches of what is read a page after them."""
-    rows, columns, read = window.phase.rows, window.phase.columns, _operand(window)
+    rows, columns, read = window.phase.rows, window.phase.columns, operand(window)
     column = present(columns.image, "[plan] expected columns of an image").name
-    layout = [*(_coordinate(rows, base, False) if rows.image is not None else []), *_coordinate(columns, column, True)]
+    layout = [*(coordinate(rows, base, False) if rows.image is not None else []), *coordinate(columns, column, True)]
     return [Stage(read, at, tuple(layout), border=True), Ahead(read, at, PAGE)]
-
-
-def _coordinate(axis: Axis, base: str, columns: bool) -> list[str]:
-    """The layout of positions along an axis; of columns, those of one residue of the stride are side by side."""
-    if axis.tap is None:
-        return [base]
-    tap, s, d = axis.tap.name, axis.stride, axis.dilation
-    if s == 1:
-        return [f"{base}{'+' if d > 0 else '-'}{f'{abs(d)}*' if abs(d) > 1 else ''}{tap}"]
-    return [f"{tap}%{s}", f"{base}+{tap}//{s}"] if columns else [f"{s}*{base}+{tap}"]
-
-
-def _operand(window: Window) -> str:
-    """A buffer that is read at the positions; '' where they are computed from none."""
-    return min({v.buffer for v in walk(window.value) if v.op == "load" and window.column in free_variables(v)},
-               default="")
 
 
 @dataclass(frozen=True, slots=True)

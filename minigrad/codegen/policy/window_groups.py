@@ -1,31 +1,42 @@
 """Windows over planes by work-groups: depthwise convolution, its gradients, pooling. Positions through local memory.
 
-    taps    for planes, tiles of rows, tiles of columns group:
-              all work-items copy the positions that the tile reads to local memory, each computed once; barrier
-              each has a column of `height` rows: its sums, taps written out; the epilogue
+    taps    split i1 -> gb y by 28, exact     the rows of a group
+            split y -> ty u by 7, exact       those of a work-item, each with a sum
+            split i2 -> gx x by 16, guard
+            bind group i0 gb gx
+            bind item ty x
+            bind unroll u r0 r1
+            order i0 gb gx ty x r1 r0 u
+            stage p0 at gx as [y+r0][x+r1], by items
 
     plane   for planes group: an accumulator per tap and work-item
               for sums around and tiles of the plane: copy; barrier; A in registers, taps written out; barrier
               what the work-items have of each tap added up in local memory, the epilogue
 
 A group takes several planes (taps) or images (plane) at a time where one has too few rows and columns for it. How many,
-and whether the sums around a plane are split, depends on shapes and the target only.
+and whether the sums around a plane are split, depends on shapes and the target only. The form 'plane', and phases of a
+strided gradient, have a plan of their own.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
 from minigrad.codegen.kernel.nodes import Nest, Param
+from minigrad.codegen.kernel.value_walk import loaded
 from minigrad.codegen.machines.machine import machine
 from minigrad.codegen.microkernels.matrix import WAVE
 from minigrad.codegen.patterns.recognise_phases import recognise_any
 from minigrad.codegen.patterns.recognise_window import Phase, Window, recognise_window
+from minigrad.codegen.plan.box import BANKS, MAX_PADDING, PADDING
 from minigrad.codegen.plan.other_plans import GroupWindowPlan
+from minigrad.codegen.plan.steps import Bind, Order, Plan, Split, Stage, Step
 from minigrad.codegen.policy.blocking import is_plain, size
 from minigrad.codegen.policy.split_k import best_part, in_parts
+from minigrad.codegen.policy.window_layout import coordinate, operand
+from minigrad.errors import present
 from minigrad.expr import Var, bounds
 from minigrad.target import Target
 from minigrad.value import free_variables
@@ -41,9 +52,6 @@ MIN_REUSE = 2
 ITEMS_PER_UNIT = 1024
 """Sums around a plane are split while that leaves no more work-items per unit: the groups wait at barriers."""
 
-BANKS, MAX_PADDING = 32, 8
-
-
 PARTS = 4
 """Into how many equal parts, from the fewest that fit on, rows and columns of an image are cut."""
 
@@ -52,8 +60,9 @@ PARTS = 4
 class Figures:
     """The numbers that a plan is chosen by. `taps`: (rows, columns) of each phase's taps; `rows`, `columns` of the
     image, the most of all phases; `stride`, `reach` down and across: positions from image to image, from the first to
-    the last tap; `planes` of X, or in the form 'plane' outputs; `around`: places of the sums around a plane; `again`:
-    planes that share what is staged; `plain`: whether weights are in memory as they are."""
+    the last tap; `planes` of X, or in the form 'plane' outputs; `around`: places of the sums around a plane;
+    `at_once`: of what a group may take several at a time; `again`: planes that share what is staged; `plain`: whether
+    weights are in memory as they are."""
 
     form: str
     taps: tuple[tuple[int, int], ...]
@@ -63,6 +72,7 @@ class Figures:
     reach: tuple[int, int]
     planes: int
     around: int
+    at_once: int
     again: int
     plain: bool
     itemsize: int
@@ -71,11 +81,6 @@ class Figures:
     def kernel(self) -> tuple[int, int]:
         """The taps of the phase that has most."""
         return max(self.taps, key=lambda t: t[0] * t[1])
-
-    @property
-    def at_once(self) -> int:
-        """Of what a group may take several at a time."""
-        return self.planes if self.form == "taps" else self.around
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +111,25 @@ class Shares:
 
 
 @lru_cache(maxsize=1 << 10)
-def plan(nests: tuple[Nest, ...], target: Target) -> GroupWindowPlan | str:
-    """The plan of a window, or why the nest has none; of several nests, as phases of one window."""
+def plan(nest: Nest, target: Target) -> tuple[Nest, Plan | GroupWindowPlan] | str:
+    """The nest, as a product where it has steps, and the plan of a window; or why it has none."""
+    chosen = _chosen((nest,), target)
+    if isinstance(chosen, str):
+        return chosen
+    window, shares = chosen
+    if window.form == "plane":
+        return nest, plan_of(window, shares)
+    return window.nest, Plan("window_groups", tuple(steps_of(window, shares)))
+
+
+def phases_plan(nests: tuple[Nest, ...], target: Target) -> GroupWindowPlan | str:
+    """The plan of several nests as phases of one window, or why they are none."""
+    chosen = _chosen(nests, target)
+    return chosen if isinstance(chosen, str) else plan_of(*chosen)
+
+
+def _chosen(nests: tuple[Nest, ...], target: Target) -> tuple[Window, Shares] | str:
+    """The window of a nest, or of several as its phases, and how its work is divided; or why it has no plan."""
     if not target.has_groups:
         return f"no window by groups: no work-groups with local memory on {target.name}"
     window = recognise_any(nests)
@@ -119,10 +141,68 @@ def plan(nests: tuple[Nest, ...], target: Target) -> GroupWindowPlan | str:
         return "no window by groups: an inner extent is known at run time only"
     if reuse(window) < MIN_REUSE:
         return "no window by groups: few positions are read twice"
+    if window.form == "taps" and len(nests) == 1:
+        if any(a.stride > 1 and a.dilation != 1 for a in (window.phase.rows, window.phase.columns)):
+            return "no window by groups: stride and dilation"
+        if not operand(window):
+            return "no window by groups: no operand is read"
     chosen = best(figures(window), target)
     if chosen is None:
         return "no window by groups: too little local memory, or too many iterations for a work-item"
-    return plan_of(window, chosen)
+    return window, chosen
+
+
+def steps_of(window: Window, shares: Shares) -> list[Step]:
+    """The steps of a window whose taps are summed."""
+    rows, columns = window.phase.rows, window.phase.columns
+    steps, groups, items, tiles, layout = list[Step](), list[str](), list[str](), list[str](), list[str]()
+
+    def split(loop: Var, outer: str, inner: str, size: int) -> None:
+        exact = isinstance(loop.hi, int) and (loop.hi + 1) % size == 0
+        steps.append(Split(loop.name, outer, inner, size, "exact" if exact else "guard"))
+        groups.append(outer)
+
+    own, again = own_planes(window), list[str]()
+    for v in window.planes:
+        if v == _several(window) and shares.deep > 1:
+            split(v, "gd", "d", shares.deep)
+            items.append("d")
+        else:
+            (groups if v in own else again).append(v.name)
+    layout += items
+    if rows.image is not None:
+        split(rows.image, "gb", "y", shares.down * shares.height)
+        layout += coordinate(rows, "y", False)
+        if shares.height > 1:
+            steps.append(Split("y", "ty", "u", shares.height))
+        items.append("ty" if shares.height > 1 else "y")
+        tiles += ["u"] if shares.height > 1 else []
+    split(present(columns.image, "[plan] expected columns of an image"), "gx", "x", shares.across)
+    items.append("x")
+    layout += coordinate(columns, "x", True)
+    taps = [a.tap.name for a in (columns, rows) if a.tap is not None]
+    return [*steps, Bind("group", tuple(groups)), Bind("item", tuple(items)), Bind("unroll", (*tiles, *taps)),
+            Order((*groups, *items, *again, *taps, *tiles)), Stage(operand(window), "gx", tuple(layout), items=True),
+            *_weights(window, shares, again)]
+
+
+def _several(window: Window) -> Var | None:
+    """The variable of the planes of which a group may have several: the longest one."""
+    known = [v for v in own_planes(window) if isinstance(v.hi, int)]
+    return max(known, key=lambda v: (v.hi, v.name), default=None)
+
+
+def _weights(window: Window, shares: Shares, again: Sequence[str]) -> list[Step]:
+    """The copy of the weights of a group: those of one plane, where they lie, are read by all alike."""
+    other = window.phase.other
+    if other is None or not copies_weights(window, shares.deep):
+        return []
+    several, used = _several(window), {v.name for v in free_variables(other)}
+    names = {a.tap.name: a.tap.name for a in (window.phase.rows, window.phase.columns) if a.tap is not None}
+    places = ({several.name: "d"} if several is not None and shares.deep > 1 else {}) | dict.fromkeys(again) | names
+    layout = tuple([place or name for name, place in places.items() if name in used])
+    buffers = loaded(other) - loaded(window.value)
+    return [Stage(min(buffers), "gx", layout, items=True)] if layout and buffers else []
 
 
 def plan_of(window: Window, shares: Shares) -> GroupWindowPlan:
@@ -162,8 +242,11 @@ def figures(window: Window) -> Figures:
     phases, own = window.phases, own_planes(window)
     reach = (max(max(p.rows.taps) for p in phases) - bounds(window.row)[0],
              max(max(p.columns.taps) for p in phases) - bounds(window.column)[0])
+    several = _several(window)
+    at_once = size(window.extra) if window.form == "plane" else size(own) if len(phases) > 1 or several is None else \
+        size((several,))
     return Figures(window.form, tuple((len(p.rows.taps), len(p.columns.taps)) for p in phases), *lengths(window),
-                   (phases[0].rows.stride, phases[0].columns.stride), reach, size(own), size(window.extra),
+                   (phases[0].rows.stride, phases[0].columns.stride), reach, size(own), size(window.extra), at_once,
                    size(window.planes) // size(own), all(p.other is None or is_plain(p.other) for p in phases),
                    window.value.dtype.itemsize)
 
@@ -253,7 +336,7 @@ def fits(f: Figures, shares: Shares, target: Target) -> bool:
 
 def weight_count(f: Figures, deep: int) -> int:
     """Elements of all weights of a group."""
-    return deep * f.again * sum(rows * columns for rows, columns in f.taps)
+    return deep * f.again * sum(rows * (columns + PADDING // f.itemsize) for rows, columns in f.taps)
 
 
 def iterations(f: Figures, shares: Shares, tile: Tile) -> int:
@@ -275,7 +358,9 @@ def blocks(f: Figures, shares: Shares) -> int:
 
 
 def groups(f: Figures, shares: Shares) -> int:
-    return f.planes if f.form == "plane" else ceil(f.planes / shares.deep) * tiles(f, shares)
+    if f.form == "plane":
+        return f.planes
+    return ceil(f.planes / f.at_once) * ceil(f.at_once / shares.deep) * tiles(f, shares)
 
 
 def cost(f: Figures, shares: Shares, target: Target) -> float:
@@ -304,7 +389,7 @@ def split_planes(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]
             not isinstance(v.hi, int) for v in (*nest.domain, *window.extra)):
         return [nest]
     shares = best(figures(window), target)
-    if shares is None or isinstance(plan((nest,), target), str):
+    if shares is None or isinstance(plan(nest, target), str):
         return [nest]
     there = size(window.planes) * shares.items
     count, v = best_part(window.extra, min(ITEMS_PER_UNIT * target.units // there, size(window.extra) // shares.deep))

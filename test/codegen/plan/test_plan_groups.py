@@ -104,6 +104,8 @@ def test_what_is_not_a_number_stays_in_its_row() -> None:
     (("by 5, guard\n  bind group gm gn\n  bind item tm tn\n  bind unroll u v\n  order gm gn tm tn kb k",
       "by 5, guard\n  split k -> x y by 2, guard\n  bind group gm gn\n  bind item tm tn\n  bind unroll u v\n"
       "  order gm gn tm tn kb x y"), "stage p0 .*: expected coordinates whose blocks are whole, got k"),
+    (("p1 at kb as [k][nn], by items", "p1 at gn as [r0][nn], by items"),
+     "stage p1 at gn .*: expected a serial loop, got gn, which is bound group"),
     (("by 5, guard", "by 5, short"), "stage p0 .*: expected coordinates of known lengths, .* got k"),
 ])
 def test_what_groups_cannot_do_is_an_error(change: tuple[str, str], message: str) -> None:

@@ -14,22 +14,29 @@ from minigrad import Tensor
 from minigrad.codegen.ir.nodes import Alloc, Barrier
 from minigrad.codegen.ir.text import print_function
 from minigrad.codegen.ir.walk import statements
+from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.passes import stages_of
 from minigrad.codegen.patterns.recognise_phases import recognise_any
 from minigrad.codegen.patterns.recognise_window import Window, recognise_window
+from minigrad.codegen.plan.box import BANKS
+from minigrad.codegen.plan.context import Context
+from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.other_plans import GroupWindowPlan, Plan, parse_plan
+from minigrad.codegen.plan.steps import resolve
 from minigrad.codegen.policy import window_groups
+from minigrad.codegen.policy.choose import choose_plans
 from minigrad.codegen.policy.window_groups import (
-    BANKS,
     Shares,
     best,
     candidates,
     figures,
     padded_tile,
     plan_of,
+    steps_of,
     tile_of,
 )
 from minigrad.codegen.strategies.build_any import build_any
+from minigrad.expr import subs
 
 READ_ONCE = ("average pooling", "stride 3", "stride and dilation")
 """Cases whose positions are read once each, or little more often: nothing to keep near."""
@@ -41,40 +48,50 @@ def test_windows_by_groups_equal_the_kernel(case: str) -> None:
     kernel = flat_kernel(CASES[case](), GPU)
     window = recognise_any(kernel.nests)
     assert isinstance(window, Window)
-    chosen = window_groups.plan(kernel.nests, GPU)
-    assert isinstance(chosen, GroupWindowPlan) and parse_plan(str(chosen)) == chosen
+    (nests, chosen), = choose_plans(kernel.nests, GPU)
+    assert chosen.strategy == "window_groups" and parse_plan(str(chosen)) == chosen
     options = list(candidates(figures(window), replace(GPU, max_group=64)))
-    others = [plan_of(window, options[k]) for k in (len(options) // 3, -1)] if case in FOR_ALL else []
+    by_steps = isinstance(chosen, Plan)
+    others = [Plan("window_groups", tuple(steps_of(window, shares))) if by_steps else plan_of(window, shares)
+              for shares in (options[len(options) // 3], options[-1])] if case in FOR_ALL else []
     for made in dict.fromkeys([chosen, *others]):
-        equal_the_kernel(kernel, [build_any(kernel, kernel.nests, made, "f")])
+        equal_the_kernel(kernel, [build_any(kernel.with_nests(nests), nests, made, "f")])
 
 
 def test_what_groups_decline() -> None:
-    nests = flat_kernel(CASES["average pooling"](), GPU).nests
-    assert "few positions are read twice" in str(window_groups.plan(nests, GPU))
-    nests = flat_kernel(CASES["3x3"](), GPU).nests
-    assert "no work-groups" in str(window_groups.plan(nests, replace(GPU, local_memory=0)))
-    assert "too many iterations" in str(window_groups.plan(nests, replace(GPU, max_iterations=1)))
-    whole = depthwise("weight", 7, 9, batch=40)
-    assert "too many iterations" in str(window_groups.plan(flat_kernel(whole, GPU).nests,
-                                                           replace(GPU, max_iterations=60)))
-    assert "not a window" in str(window_groups.plan(flat_kernel(tensor(40, 40) @ tensor(40, 40), GPU).nests, GPU))
+    def declined(y: Tensor, **changes: int) -> str:
+        nest, = flat_kernel(y, GPU).nests
+        return str(window_groups.plan(nest, replace(GPU, **changes)))
+
+    assert "few positions are read twice" in declined(CASES["average pooling"]())
+    assert "no work-groups" in declined(CASES["3x3"](), local_memory=0)
+    assert "too many iterations" in declined(CASES["3x3"](), max_iterations=1)
+    assert "too many iterations" in declined(depthwise("weight", 7, 9, batch=40), max_iterations=60)
+    assert "not a window" in declined(tensor(40, 40) @ tensor(40, 40))
 
 
 def test_show_says_why_a_kernel_has_no_window() -> None:
     x = Tensor(np.ones((1, 3, 8, 8), np.float32), device="AMD:gfx1031")
     assert "# no window by groups: few positions are read twice" in minigrad.show(x.avg_pool2d(2), stage="plan")
-    assert "strategy='window_groups'" in minigrad.show(x.max_pool2d(3, stride=1), stage="plan")
+    assert "plan window_groups" in minigrad.show(x.max_pool2d(3, stride=1), stage="plan")
+
+
+def by_steps(case: str) -> tuple[Kernel, Plan]:
+    """A window, as a product, and its plan."""
+    kernel = flat_kernel(CASES[case](), GPU)
+    (nests, plan), = choose_plans(kernel.nests, GPU)
+    assert isinstance(plan, Plan)
+    return kernel.with_nests(nests), plan
 
 
 def test_every_position_is_computed_once_a_tile() -> None:
     """A prologue stands in one place, before the one barrier; so do the weights of a group of several planes."""
-    kernel = flat_kernel(CASES["prologue"](), GPU)
-    plan = window_groups.plan(kernel.nests, GPU)
-    assert isinstance(plan, GroupWindowPlan) and plan.deep > 1
+    kernel, plan = by_steps("prologue")
+    assert "gd d by" in str(plan)
     function = build_any(kernel, kernel.nests, plan, "f")
     assert sum(isinstance(s, Barrier) for s in statements(function)) == 1
-    assert [s.name for s in statements(function) if isinstance(s, Alloc) and s.scope == "local"] == ["x_tile", "w_0"]
+    assert [s.name for s in statements(function) if isinstance(s, Alloc) and s.scope == "local"] == [
+        "p0_staged", "p2_staged"]
     before, after = print_function(function).split("barrier")
     assert "p1[" in before and "p1[" not in after and "p2[" not in after
 
@@ -93,9 +110,20 @@ def test_a_weight_gradient_of_few_planes_is_split_along_the_batch() -> None:
     assert window_groups.split_planes(many, [], GPU) == [many]
 
 
-@pytest.mark.parametrize("case", ["5x5", "strided 5x5", "3x3", "data gradient 5x5"])
-def test_work_items_meet_in_few_banks(case: str) -> None:
+@pytest.mark.parametrize("case", ["5x5", "strided 5x5", "3x3", "data gradient 5x5", "strided prologue"])
+def test_work_items_meet_in_few_banks_of_a_copy(case: str) -> None:
     """Two at most of a wave, by padding of a few elements."""
+    kernel, plan = by_steps(case)
+    ctx = Context(kernel, resolve(kernel.nests[0], plan), None, None)
+    assert ctx.items is not None
+    own = {x: 0 for x in ctx.loops.order} | ctx.items.places
+    at = [subs(ctx.staged[0].box.at(Here(own)), {ctx.items.var: t}) for t in range(min(32, ctx.items.count))]
+    assert max(sum(p % BANKS == b for p in at) for b in range(BANKS)) <= 2
+
+
+@pytest.mark.parametrize("case", ["strided data gradient", "strided data gradient 5x5", "weight gradient 5x5"])
+def test_work_items_meet_in_few_banks_of_a_tile(case: str) -> None:
+    """Likewise."""
     window = recognise_any(flat_kernel(CASES[case](), GPU).nests)
     assert isinstance(window, Window)
     f = figures(window)

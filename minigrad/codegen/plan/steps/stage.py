@@ -19,9 +19,9 @@ class Stage(Laid):
     Halide: compute_at and store_in; TVM: cache_read.
 
     `by items`: all work-items of a group copy it, to memory that they share, in turns: one element after another along
-    the last loop of the layout, or along kk where it is `transposed kk`. `double`: through registers, so that the block
-    for the next iteration of j is on its way while this one is used. `room`, which is no part of the text: elements of
-    the memory, where extents are arguments.
+    the last loop of the layout, or along kk where it is `transposed kk`; j may be a loop over groups. `double`: through
+    registers, so that the block for the next iteration of j is on its way while this one is used. `room`, which is no
+    part of the text: elements of the memory, where extents are arguments.
 
         for j ...:                            for j ...:
           for k ...: ... p1 ...        ->       p1_staged[...] = p1[...];  barrier
@@ -61,7 +61,7 @@ class Stage(Laid):
             yield from self._faults_of_groups(loops)
         if len(loops.spaces) != 2 or not loops.spaces[1].is_sum:
             yield f"{self}: expected a kernel whose sums share their loops, and that has no others"
-        if loops.kind[self.at] not in ("serial", "parallel"):
+        if loops.kind[self.at] not in ("serial", "parallel", *(["group"] if self.items else [])):
             yield f"{self}: expected a serial or parallel loop, got {self.at}, which is bound {loops.kind[self.at]}"
         own = dict.fromkeys(x for c in self.layout for x in leaves(loops, c))
         for x in loops.order[:first]:
@@ -93,8 +93,11 @@ class Stage(Laid):
     def _faults_of_groups(self, loops: Loops) -> Faults:
         if not self.items:
             yield f"{self}: expected by items, as a copy of each work-item's own has no room"
-        if loops.kind[self.at] != "serial":
+        if loops.kind[self.at] not in ("serial", *([] if self.double else ["group"])):
             yield f"{self}: expected a serial loop, got {self.at}, which is bound {loops.kind[self.at]}"
-        for c in self.layout:
+        for c in [c for c in self.layout if c in loops.root]:
             if loops.cut_short(c) or not isinstance(loops.extent(c), int):
                 yield f"{self}: expected coordinates of known lengths, the same in every block, got {c}"
+        for x in [x for c in self.layout if len(terms_of(c)) > 1 for _, x in terms_of(c)]:
+            if self.items and x in loops.members:
+                yield f"{self}: expected sums of loops that are not fused, got {x}"
