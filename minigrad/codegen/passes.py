@@ -29,6 +29,7 @@ from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.plan.block import build_block
 from minigrad.codegen.plan.given import PATTERN, Given, given_plans, naming
 from minigrad.codegen.plan.groups import check_room
+from minigrad.codegen.plan.joined import build_nests
 from minigrad.codegen.plan.other_plans import AnyPlan, BlockPlan
 from minigrad.codegen.plan.sizes import shares_sizes, with_sizes_as_dims
 from minigrad.codegen.plan.steps import Plan
@@ -218,7 +219,7 @@ def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, ta
             block = run(block_form, general, target, of=part)  # nests that share memory which nobody else sees
             function = run(build_block, block, plan, name, of=dims)
         else:
-            function = run(build_any, general, general.nests, shared, name, of=dims)  # the loops that the plan says
+            function = run(build_any, general, shared, name, of=dims)  # the loops that the plan says
         function = run(bounded_sums, function, known, of=dims)  # no accumulator takes many terms
         check_room(function, target)
         if current().verify:
@@ -256,7 +257,7 @@ def _bound(staged: Staged, values: dict[Var, Index], begins: dict[str, int]) -> 
 
 def forget_stages() -> None:
     """Drops the stages that were planned so far: something that plans depend on has changed."""
-    for cache in (stages_of, _stages_of_flat, build_any, packed.plan, panels.plan):
+    for cache in (stages_of, _stages_of_flat, build_nests, packed.plan, panels.plan):
         cache.cache_clear()
 
 

@@ -37,7 +37,7 @@ FAULTS = {
     "no barrier before parts are joined": Fault(SUMS, r"(part\[t\] = acc\[0\]\n) +barrier\n", r"\1"),
     "no barrier before a window is read": Fault(WINDOW, r" +barrier\n", ""),
     "no barrier before keys are read": Fault(ATTENTION, r" +barrier\n", ""),
-    "a wrong pad of an image": Fault(WINDOW, r"(x_tile\[[^\n]* else )0\.0", r"\g<1>1.0"),
+    "a wrong pad of an image": Fault(WINDOW, r"(p0_staged\[[^\n]* else )0\.0", r"\g<1>1.0"),
     "a wrong pad of a maximum": Fault(GREATEST, r"else -inf if", "else 9.0 if"),
     "no guard of a store": Fault(TILES, r"(o0\[[^\n]*) and -v[^\n]*? >= 0 =", r"\1 ="),
     "no guard of a term": Fault(ROWS, r"(exp\([^\n]*) and -32\*r1c[^\n]*? >= 0\)", r"\1)"),
@@ -45,7 +45,7 @@ FAULTS = {
     "work-items that share a place": Fault(TILES, r"(p0_staged\[4\*c\+36\*\(t%16\))\+t//16\] =", r"\1] ="),
     "work-items that share a part": Fault(GREATEST, r"part\[t\] = acc\[0\]", "part[t//2] = acc[0]"),
     "a wrong stride of local memory": Fault(TILES, r"p1_staged\[36\*k\+v", "p1_staged[35*k+v"),
-    "a wrong stride of a window": Fault(WINDOW, r"(fma\(x_tile\[21\*r_7)\+21\*u_5", r"\1+20*u_5"),
+    "a wrong stride of a window": Fault(WINDOW, r"(let x_3 = p0_staged\[r1\+t%19)\+126\*", r"\1+125*"),
     "a row too few at an edge": Fault(TILES, r"(o0\[[^\n]* if -u[^\n]*?)\+32 >= 0", r"\1+31 >= 0"),
     "a key too many at an edge": Fault(ATTENTION, r"(else -inf if [^\n]*)\+44 >= 0", r"\1+45 >= 0"),
     "parts that are joined too early": Fault(

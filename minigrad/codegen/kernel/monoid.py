@@ -33,10 +33,3 @@ def accumulate(monoid: Monoid, old: Value, value: Value) -> Value:
     if monoid.name == "sum" and value.op == "mul" and value.dtype.is_float:
         return make("fma", value.dtype, (value.args[0], value.args[1], old))
     return monoid.apply(old, value)
-
-
-def accumulate_product(monoid: Monoid, old: Value, x: Value, y: Value) -> Value:
-    """`accumulate` of x * y."""
-    if monoid.name == "sum" and x.dtype.is_float:
-        return make("fma", x.dtype, (x, y, old))
-    return monoid.apply(old, binary("mul", x, y))

@@ -27,7 +27,7 @@ from minigrad.codegen.patterns.recognise_window import (
     taken_apart,
     window_of,
 )
-from minigrad.errors import InternalError, present
+from minigrad.errors import present
 from minigrad.expr import Index, Var, bounds, coefficient, subs, variables
 from minigrad.value import Value, const, free_variables, guard, local, substitute
 
@@ -41,14 +41,6 @@ MAX_SHIFT = 8
 def recognise_any(nests: Sequence[Nest]) -> Window | str:
     """The window of one nest, or of the phases that several are."""
     return _recognised(tuple(nests))
-
-
-def expected_window(nests: Sequence[Nest], plan: object) -> Window:
-    """The window that `plan` was made for. Raises InternalError where the nests are none."""
-    window = recognise_any(nests)
-    if isinstance(window, str):
-        raise InternalError(f"[build] expected a window for {plan}, got: {window}")
-    return window
 
 
 @lru_cache(maxsize=256)

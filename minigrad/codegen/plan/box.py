@@ -90,7 +90,7 @@ def box(loops: Loops, step: Laid, itemsize: int) -> Box:
 def _padding(loops: Loops, layout: tuple[str, ...], lengths: Sequence[Index]) -> int:
     """The elements after each row of a box with which fewest work-items of a wave meet in a bank, where they read it
     at a tap."""
-    items = {x: loops.most(x) for x in loops.bound_to("item") if not loops.space[x]}
+    items = {x: loops.most(x) for x in loops.bound_to("item")}
     count = prod(items.values())
     t = Var("t", 0, count - 1)
     here = Here({**dict.fromkeys(loops.order, 0), **dict(zip(items, places_of(t, [*items.values()]), strict=True))})

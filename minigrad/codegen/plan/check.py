@@ -96,18 +96,24 @@ def _items(loops: Loops, items: list[str]) -> Faults:
 
 
 def _shared(loops: Loops, shared: list[str], items: list[str]) -> Faults:
-    """Loops of sums and inner nests that share their work-items are as long, and at one place of the order."""
-    for x in shared:
-        if loops.most(x) != loops.most(shared[0]):
-            yield f"bind item {x}: expected {loops.most(shared[0])} iterations as of {shared[0]}, whose work-items " \
-                  f"these are, got {loops.most(x)}"
-        if [loops.space[y] for y in shared].count(loops.space[x]) > 1 or loops.spaces[loops.space[x]].around:
-            yield f"bind item {x}: expected one loop of work-items for each sum and inner nest, and none inside another"
+    """Loops of sums and inner nests that share their work-items are as many and as long, and at one place of the order.
+    """
+    first = [x for x in shared if loops.space[x] == loops.space[shared[0]]]
+    for k, x in enumerate(shared):
+        y, space = first[k % len(first)], loops.space[shared[k - k % len(first)]]
+        if loops.most(x) != loops.most(y):
+            yield f"bind item {x}: expected {loops.most(y)} iterations as of {y}, whose work-items these are, got " \
+                  f"{loops.most(x)}"
+        if loops.space[x] != space or loops.spaces[space].around or len(shared) % len(first):
+            yield f"bind item {x}: expected {len(first)} loops of work-items for each sum and inner nest, and none " \
+                  "inside another"
     if shared and items.index(shared[-1]) - items.index(shared[0]) >= len(shared):
         yield f"order: expected the item loops {' '.join(shared)} beside each other, as they share work-items"
+    kinds = ("group", "item", "unroll") if len(loops.spaces) == 2 and isinstance(loops.units[0], tuple) else (
+        "group", "item")  # a tile has all its sums before anything else
     for x in loops.order if any(loops.sums(y) for y in shared) else ():
-        if not loops.space[x] and loops.kind[x] not in ("group", "item"):
-            yield f"bind {loops.kind[x]} {x}: expected group or item, as work-items join their sums once"
+        if not loops.space[x] and loops.kind[x] not in kinds:
+            yield f"bind {loops.kind[x]} {x}: expected {' or '.join(kinds)}, as work-items join their sums once"
 
 
 def _uniform(loops: Loops, items: list[str]) -> Faults:

@@ -25,13 +25,14 @@ from minigrad.value import Value, index
 
 class Items:
     """The work-items of a group: `var` counts them, `places` says what each loop of theirs is. `size` work-items
-    share the loops `shared`, of sums and inner nests: the first one is `base`, the others follow `stride` apart, and
-    each is the `member`-th."""
+    share the loops `shared`, of sums and inner nests, those of the first and those of each other one: the first of
+    them is `base`, the others follow `stride` apart, and each is the `member`-th."""
 
     def __init__(self, loops: Loops, name: str):
         counts = {x: loops.most(x) for x in loops.bound_to("item")}
         self.shared = [x for x in counts if loops.space[x]]
-        own = [x for x in counts if x not in self.shared[1:]]
+        first = [x for x in self.shared if loops.space[x] == loops.space[self.shared[0]]]
+        own = [x for x in counts if x in first or x not in self.shared]
         sizes = [counts[x] for x in own]
         self.count, self.size, self.stride = prod(sizes), 1, 1
         self.var = Var(name, 0, self.count - 1)
@@ -39,11 +40,12 @@ class Items:
         self.base: Index = 0
         self.member: Index = 0
         for k, x in enumerate(own):
-            if x in self.shared:
-                self.member, self.size, self.stride = self.places[x], sizes[k], prod(sizes[k + 1:])
+            if x in first:
+                self.member = self.member * sizes[k] + self.places[x]
+                self.size, self.stride = self.size * sizes[k], prod(sizes[k + 1:])
             else:
                 self.base = self.base + self.places[x] * prod(sizes[k + 1:])
-        self.places |= dict.fromkeys(self.shared, self.member)
+        self.places |= {x: self.places[first[k % len(first)]] for k, x in enumerate(self.shared)}
 
     def once(self, here: Here) -> tuple[Index, ...]:
         """The condition of one of the work-items that share an element, where all of them come to it."""

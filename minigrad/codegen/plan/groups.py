@@ -33,7 +33,7 @@ from minigrad.target import Target
 from minigrad.value import Value, const, free_variables, guard, load, substitute
 
 MAX_TURNS = 8
-"""Copies of a work-item that a group begins with and that are written out, so that all are on their way at once."""
+"""Copies of a window that a work-item makes and that are written out, so that all are on their way at once."""
 
 
 def copied_by_items(ctx: Context, items: Items, name: str, here: Here, loop: Loop) -> list[Stmt]:
@@ -115,7 +115,8 @@ class ItemsCopy:
         return self.each(Store(s.memory, s.box.at(at), value, self.inside))
 
     def each(self, store: Store) -> Loop:
-        written_out = self.next or self.ctx.loops.kind[self.s.filled] == "group" and self.turns <= MAX_TURNS
+        boxes = any([len(terms_of(c)) > 1 for c in self.order])
+        written_out = self.next or boxes and self.turns <= MAX_TURNS
         return Loop(self.turn, 0, self.turns, "unroll" if written_out else "serial", (store,))
 
 

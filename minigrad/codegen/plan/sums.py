@@ -23,7 +23,7 @@ from minigrad.codegen.microkernels.matrix import matrix_microkernel
 from minigrad.codegen.plan.ahead import operands_ahead
 from minigrad.codegen.plan.box import refuse_gaps
 from minigrad.codegen.plan.context import Context
-from minigrad.codegen.plan.group_reduction import joined
+from minigrad.codegen.plan.group_reduction import Joined, joined
 from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.kept import Kept, Level, runs
 from minigrad.codegen.plan.loop_nest import copied, loop_of, swept
@@ -164,7 +164,7 @@ class Sum:
         last = max((k for k, x in enumerate(names) if x not in here.copies), default=-1) + 1
         self.around = names[:last]
         self.parts = tuple([x for x in self.around if x in loops.parts])
-        self.joined: list[Value] = []
+        self.joined: list[Joined] = []
         self.guarded = {v for v in over if any(s.edge == "guard" and loops.root[s.loop] is v
                                                for s in loops.split.values())}
         self.terms = []
@@ -186,14 +186,14 @@ class Sum:
             return self.across(self.lane)
         out = self.in_order(self.here)
         if self.ctx.items is not None and any(self.ctx.loops.kind[x] == "item" for x in self.around):
-            self.joined = [joined(self.ctx, self.ctx.items, self.around, t.monoid, t.acc, t.body.dtype, out)
-                           for t in self.terms]
+            self.joined = [joined(self.ctx, self.ctx.items, self.around, t.monoid, t.acc, self.count(t.used),
+                                  t.body.dtype, out) for t in self.terms]
         return out
 
     def results(self) -> list[Value]:
         """The results, read from where they are."""
         if self.joined:
-            return self.joined
+            return [at(self.slot(t.used, (), self.here)) for t, at in zip(self.terms, self.joined, strict=True)]
         parts = self.parts if self.lane is None else ()
         return [load(t.total, (self.slot(t.used, parts, self.here),), t.body.dtype) for t in self.terms]
 

@@ -25,7 +25,7 @@ def runs(nests: Sequence[Nest], target: Target) -> list[tuple[Nest, ...]]:
     found: list[tuple[Nest, ...]] = []
     for _, same in groupby(nests, key=stored):
         run = tuple(same)
-        one = len(run) > 1 and not target.has_groups and isinstance(phases.plan(run, target), BlockPlan)
+        one = len(run) > 1 and isinstance(phases.plan(run, target), BlockPlan)
         found += [run] if one else [(nest,) for nest in run]
     return found
 
@@ -39,7 +39,7 @@ def block_form(kernel: Kernel, target: Target) -> Kernel:
     """The kernel as a block: phases of a strided gradient read what they share once, attention and its gradients meet
     keys part by part."""
     if len(kernel.nests) > 1:
-        block = phases.block_of(kernel.nests)
+        block = phases.block_of(kernel.nests, target)
     else:
         nest, = kernel.nests
         block = attention_of(nest, target)

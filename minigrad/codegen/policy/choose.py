@@ -7,7 +7,7 @@ from itertools import groupby
 from minigrad.codegen.kernel.access import reductions
 from minigrad.codegen.kernel.nodes import Nest, Store
 from minigrad.codegen.patterns.recognise import recognise
-from minigrad.codegen.plan.other_plans import AnyPlan, BlockPlan, GroupWindowPlan, JoinedPlan, Plan
+from minigrad.codegen.plan.other_plans import AnyPlan, BlockPlan, JoinedPlan, Plan
 from minigrad.codegen.plan.sizes import shares_copies, shares_sizes, with_sizes
 from minigrad.codegen.policy import (
     contraction,
@@ -37,9 +37,8 @@ def choose_plans(nests: Sequence[Nest], target: Target) -> list[tuple[tuple[Nest
     made: list[tuple[tuple[Nest, ...], AnyPlan]] = []
     for _, found in groupby(nests, key=stored):
         run = tuple(found)
-        of_phases = window_groups.phases_plan if target.has_groups else phases.plan
-        together = of_phases(run, target) if len(run) > 1 else ""
-        if isinstance(together, BlockPlan | GroupWindowPlan):
+        together = phases.plan(run, target) if len(run) > 1 else ""
+        if isinstance(together, BlockPlan):
             made.append((run, together))
             continue
         each = [choose_plan(nest, target) for nest in run]

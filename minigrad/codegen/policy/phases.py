@@ -8,7 +8,7 @@ rows.
                                                      for ir<R, ic: o[ic] = f(row[ic%2, ir, ic//2])
 
 How many rows a place has depends on their number alone. There is room for whole vectors in each row: what lanes beyond
-it read is the next one's, and nobody looks at what they make.
+it read is the next one's, and nobody looks at what they make. On a GPU a place is a work-group, whose rows need none.
 """
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from minigrad.codegen.patterns.recognise_phases import recognise_any
 from minigrad.codegen.patterns.recognise_window import Axis, Window
 from minigrad.codegen.plan.other_plans import BlockPlan
 from minigrad.codegen.plan.steps import Ahead, Bind, Order, Plan, Split
+from minigrad.codegen.policy import items
 from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds, emin
 from minigrad.target import Target
@@ -33,6 +34,9 @@ LANES = 16
 
 MOST_ROWS, LEAST_ROWS, USUAL_ROWS = 14, 4, 8
 """Rows of each phase at a place: a divisor of their number between the first two, else the last."""
+
+GROUP = 256
+"""Work-items of a group, at most."""
 
 MIN_COLUMNS = 4
 """Columns of a phase from which lanes along them pay."""
@@ -46,29 +50,43 @@ def plan(nests: Sequence[Nest], target: Target) -> BlockPlan | str:
     window = recognise_any(nests)
     if isinstance(window, str):
         return window
-    if max(p.columns.length for p in window.phases) < MIN_COLUMNS:
+    columns = max(p.columns.length for p in window.phases)
+    if columns < MIN_COLUMNS:
         return "not a window: too few columns"
-    if target.lanes(32) == 1:
+    if target.lanes(32) == 1 and not target.has_groups:
         return "not a window: no vectors"
-    block = _block(window)
-    return BlockPlan(tuple([_plan(n, target) for n in block.body if isinstance(n, Nest)]))
+    block = _block(window, target)
+    nests = [n for n in block.body if isinstance(n, Nest)]
+    if not target.has_groups:
+        return BlockPlan(tuple([_plan(n, target) for n in nests]))
+    most, rows = min(GROUP, target.max_group) // columns, _rows(window)
+    if not most or sum([int(q.shape[0]) * q.dtype.itemsize for q in block.local]) > target.local_memory:
+        return "not a window: rows longer than a work-group, or its memory"
+    down = max([n for n in range(1, most + 1) if rows % n == 0])
+    return BlockPlan(tuple([_plan_of_items(n, down, columns) for n in nests]))
 
 
-def block_of(nests: Sequence[Nest]) -> Block | None:
+def block_of(nests: Sequence[Nest], target: Target) -> Block | None:
     """Nests that are phases of one window as a block; None where they are not."""
     window = recognise_any(nests)
-    return None if isinstance(window, str) else _block(window)
+    return None if isinstance(window, str) else _block(window, target)
 
 
-def _block(w: Window) -> Block:
-    dtype, phases = w.value.dtype, w.phases
-    longest, stride = max(p.rows.length for p in phases), phases[0].rows.stride
+def _rows(w: Window) -> int:
+    """The rows of each phase at a place."""
+    longest = max(p.rows.length for p in w.phases)
     rows = max([d for d in range(1, MOST_ROWS + 1) if longest % d == 0])
-    rows = rows if rows >= LEAST_ROWS else min(USUAL_ROWS, longest)
+    return rows if rows >= LEAST_ROWS else min(USUAL_ROWS, longest)
+
+
+def _block(w: Window, target: Target) -> Block:
+    dtype, phases, rows = w.value.dtype, w.phases, _rows(w)
+    longest, stride = max(p.rows.length for p in phases), phases[0].rows.stride
+    lanes = 1 if target.has_groups else LANES
     (first_row, last_row), (first_column, last_column) = bounds(w.row), bounds(w.column)
     many = stride * (rows - 1) + max(max(p.rows.taps) for p in phases) - first_row + 1
-    wide = ceil_div(max(p.columns.length for p in phases), LANES) * LANES
-    pitch = ceil_div(last_column - first_column + 1, LANES) * LANES
+    wide = ceil_div(max(p.columns.length for p in phases), lanes) * lanes
+    pitch = ceil_div(last_column - first_column + 1, lanes) * lanes
     ib, y, x = Var("ib", 0, ceil_div(longest, rows) - 1), Var("py", 0, many - 1), Var("px", 0, pitch - 1)
     most = max(len(g.phases) for g in w.groups)
     origin = ib * rows
@@ -101,9 +119,29 @@ def _block(w: Window) -> Block:
         row: dict[Var, Index] = {g.row: origin + r} if g.row is not None else {}
         here = Rewriter({g.column: c, **row}, locals_={g.phases[0].name: found})
         body.append(Nest((r, c), here.stores(g.outputs)))
-    memory = (Param("x_", dtype, (many * pitch + 2 * LANES,), "inout"),
-              Param("row", dtype, (most * rows * wide + LANES,), "inout"))
+    memory = (Param("x_", dtype, (many * pitch + 2 * lanes,), "inout"),
+              Param("row", dtype, (most * rows * wide + lanes,), "inout"))
     return Block((*w.planes, ib), memory, tuple(body))
+
+
+def _plan_of_items(nest: Nest, down: int, columns: int) -> Plan:
+    """The plan of one nest for `down` work-items of each column: each sums rows below each other, all others are done
+    in turns."""
+    r, c = nest.domain
+    if not any(isinstance(s, Store) and s.param == "row" for s in nest.body):
+        return items.plan(nest, down * columns)
+    taps = _taps(nest)
+    known = isinstance(r.hi, int) and extent(r) % down == 0
+    unroll = (*taps, *(["u"] if known else []))
+    return Plan("phases", (
+        Split(r.name, "y", "u", down, "exact" if known else "guard", into=True), Bind("item", ("y", c.name)),
+        *([Bind("unroll", unroll)] if unroll else []),
+        Order(("y", c.name, *taps, "u") if known else ("y", c.name, "u", *taps))))
+
+
+def _taps(nest: Nest) -> list[str]:
+    """The loops of a nest's sum."""
+    return [v.name for s in nest.body if isinstance(s, Define) and s.value.op == "reduce" for v in s.value.over]
 
 
 def _plan(nest: Nest, target: Target) -> Plan:
@@ -115,7 +153,7 @@ def _plan(nest: Nest, target: Target) -> Plan:
     width = min(LANES, target.lanes(max(store.value.dtype.bits, 32)))
     vectors = ceil_div(extent(c), width)
     if store.param == "row":
-        taps = [v.name for s in nest.body if isinstance(s, Define) and s.value.op == "reduce" for v in s.value.over]
+        taps = _taps(nest)
         tile = target.registers // 2
         v = next(n for n in (3, 2, 1) if vectors % n == 0)
         u = next((n for n in range(tile // v, 3, -1) if extent(r) % n == 0), min(4, extent(r)))

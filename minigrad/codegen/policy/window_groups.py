@@ -20,18 +20,16 @@ strided gradient, have a plan of their own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil
+from math import ceil, prod
 
 from minigrad.codegen.kernel.nodes import Nest, Param
 from minigrad.codegen.kernel.value_walk import loaded
 from minigrad.codegen.machines.machine import machine
 from minigrad.codegen.microkernels.matrix import WAVE
-from minigrad.codegen.patterns.recognise_phases import recognise_any
-from minigrad.codegen.patterns.recognise_window import Phase, Window, recognise_window
-from minigrad.codegen.plan.box import BANKS, MAX_PADDING, PADDING
-from minigrad.codegen.plan.other_plans import GroupWindowPlan
+from minigrad.codegen.patterns.recognise_window import Window, recognise_window
+from minigrad.codegen.plan.box import PADDING
 from minigrad.codegen.plan.steps import Bind, Order, Plan, Split, Stage, Step
 from minigrad.codegen.policy.blocking import is_plain, size
 from minigrad.codegen.policy.split_k import best_part, in_parts
@@ -58,14 +56,13 @@ PARTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The numbers that a plan is chosen by. `taps`: (rows, columns) of each phase's taps; `rows`, `columns` of the
-    image, the most of all phases; `stride`, `reach` down and across: positions from image to image, from the first to
-    the last tap; `planes` of X, or in the form 'plane' outputs; `around`: places of the sums around a plane;
-    `at_once`: of what a group may take several at a time; `again`: planes that share what is staged; `plain`: whether
-    weights are in memory as they are."""
+    """The numbers that a plan is chosen by. `taps`: rows and columns of them; `rows`, `columns` of the image; `stride`,
+    `reach` down and across: positions from image to image, from the first to the last tap; `planes` of X, or in the
+    form 'plane' outputs; `around`: places of the sums around a plane; `at_once`: of what a group may take several at a
+    time; `again`: planes that share what is staged; `plain`: whether weights are in memory as they are."""
 
     form: str
-    taps: tuple[tuple[int, int], ...]
+    taps: tuple[int, int]
     rows: int
     columns: int
     stride: tuple[int, int]
@@ -77,28 +74,11 @@ class Figures:
     plain: bool
     itemsize: int
 
-    @property
-    def kernel(self) -> tuple[int, int]:
-        """The taps of the phase that has most."""
-        return max(self.taps, key=lambda t: t[0] * t[1])
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """Positions of a group's tile in local memory: `rows` of `columns`, a row in one segment per residue of the stride;
-    elements from row to row and from plane to plane; how many there are in all."""
-
-    rows: int
-    columns: int
-    segment: int
-    pitch: int
-    plane: int
-    elements: int
-
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The division of a tile: see GroupWindowPlan."""
+    """The division of a tile among work-items: `deep` planes, or in the form 'plane' places of the sums around one,
+    `down` x `across` of them, each with `height` rows of a column."""
 
     deep: int
     down: int
@@ -111,64 +91,48 @@ class Shares:
 
 
 @lru_cache(maxsize=1 << 10)
-def plan(nest: Nest, target: Target) -> tuple[Nest, Plan | GroupWindowPlan] | str:
-    """The nest, as a product where it has steps, and the plan of a window; or why it has none."""
-    chosen = _chosen((nest,), target)
-    if isinstance(chosen, str):
-        return chosen
-    window, shares = chosen
-    if window.form == "plane":
-        return nest, plan_of(window, shares)
-    return window.nest, Plan("window_groups", tuple(steps_of(window, shares)))
-
-
-def phases_plan(nests: tuple[Nest, ...], target: Target) -> GroupWindowPlan | str:
-    """The plan of several nests as phases of one window, or why they are none."""
-    chosen = _chosen(nests, target)
-    return chosen if isinstance(chosen, str) else plan_of(*chosen)
-
-
-def _chosen(nests: tuple[Nest, ...], target: Target) -> tuple[Window, Shares] | str:
-    """The window of a nest, or of several as its phases, and how its work is divided; or why it has no plan."""
+def plan(nest: Nest, target: Target) -> tuple[Nest, Plan] | str:
+    """The nest, as a product, and the plan of a window; or why it has none."""
     if not target.has_groups:
         return f"no window by groups: no work-groups with local memory on {target.name}"
-    window = recognise_any(nests)
+    window = recognise_window(nest)
     if isinstance(window, str):
         return window
+    if any(a.stride > 1 and a.dilation != 1 for a in (window.phase.rows, window.phase.columns)):
+        return "no window by groups: stride and dilation"
+    if not operand(window):
+        return "no window by groups: no operand is read"
     fixed = [v for v in window.planes if v not in own_planes(window)]
     fixed += window.extra if target.max_iterations else ()
     if any(not isinstance(v.hi, int) for v in fixed):
         return "no window by groups: an inner extent is known at run time only"
-    if reuse(window) < MIN_REUSE:
+    f, positions = figures(window), prod([hi - lo + 1 for lo, hi in map(bounds, (window.row, window.column))])
+    if f.rows * f.columns * prod(f.taps) < MIN_REUSE * positions:
         return "no window by groups: few positions are read twice"
-    if window.form == "taps" and len(nests) == 1:
-        if any(a.stride > 1 and a.dilation != 1 for a in (window.phase.rows, window.phase.columns)):
-            return "no window by groups: stride and dilation"
-        if not operand(window):
-            return "no window by groups: no operand is read"
-    chosen = best(figures(window), target)
-    if chosen is None:
+    shares = best(f, target)
+    if shares is None:
         return "no window by groups: too little local memory, or too many iterations for a work-item"
-    return window, chosen
+    return window.nest, Plan("window_groups", tuple(steps_of(window, shares)))
 
 
 def steps_of(window: Window, shares: Shares) -> list[Step]:
-    """The steps of a window whose taps are summed."""
-    rows, columns = window.phase.rows, window.phase.columns
-    steps, groups, items, tiles, layout = list[Step](), list[str](), list[str](), list[str](), list[str]()
+    """The steps of a window: where its taps are summed groups go over tiles, else each goes through those of its
+    planes."""
+    rows, columns, sums = window.phase.rows, window.phase.columns, window.form == "plane"
+    steps, tiles, items, each, layout = list[Step](), list[str](), list[str](), list[str](), list[str]()
 
     def split(loop: Var, outer: str, inner: str, size: int) -> None:
         exact = isinstance(loop.hi, int) and (loop.hi + 1) % size == 0
         steps.append(Split(loop.name, outer, inner, size, "exact" if exact else "guard"))
-        groups.append(outer)
+        tiles.append(outer)
 
-    own, again = own_planes(window), list[str]()
-    for v in window.planes:
-        if v == _several(window) and shares.deep > 1:
+    own, again, longest = own_planes(window), list[str](), several(window)
+    for v in window.extra if sums else window.planes:
+        if v == longest and shares.deep > 1:
             split(v, "gd", "d", shares.deep)
             items.append("d")
         else:
-            (groups if v in own else again).append(v.name)
+            (tiles if sums or v in own else again).append(v.name)
     layout += items
     if rows.image is not None:
         split(rows.image, "gb", "y", shares.down * shares.height)
@@ -176,19 +140,20 @@ def steps_of(window: Window, shares: Shares) -> list[Step]:
         if shares.height > 1:
             steps.append(Split("y", "ty", "u", shares.height))
         items.append("ty" if shares.height > 1 else "y")
-        tiles += ["u"] if shares.height > 1 else []
+        each += ["u"] if shares.height > 1 else []
     split(present(columns.image, "[plan] expected columns of an image"), "gx", "x", shares.across)
     items.append("x")
     layout += coordinate(columns, "x", True)
     taps = [a.tap.name for a in (columns, rows) if a.tap is not None]
-    return [*steps, Bind("group", tuple(groups)), Bind("item", tuple(items)), Bind("unroll", (*tiles, *taps)),
-            Order((*groups, *items, *again, *taps, *tiles)), Stage(operand(window), "gx", tuple(layout), items=True),
-            *_weights(window, shares, again)]
+    groups, inside = ([v.name for v in window.planes], tiles) if sums else (tiles, again)
+    return [*steps, *([Bind("group", tuple(groups))] if groups else []), Bind("item", tuple(items)),
+            Bind("unroll", (*each, *taps)), Order((*groups, *items, *inside, *taps, *each)),
+            Stage(operand(window), "gx", tuple(layout), items=True), *_weights(window, shares, again)]
 
 
-def _several(window: Window) -> Var | None:
-    """The variable of the planes of which a group may have several: the longest one."""
-    known = [v for v in own_planes(window) if isinstance(v.hi, int)]
+def several(window: Window) -> Var | None:
+    """The variable of the planes, or of the sums around them, of which a group may have several: the longest one."""
+    known = [v for v in (window.extra or own_planes(window)) if isinstance(v.hi, int)]
     return max(known, key=lambda v: (v.hi, v.name), default=None)
 
 
@@ -197,36 +162,12 @@ def _weights(window: Window, shares: Shares, again: Sequence[str]) -> list[Step]
     other = window.phase.other
     if other is None or not copies_weights(window, shares.deep):
         return []
-    several, used = _several(window), {v.name for v in free_variables(other)}
+    longest, used = several(window), {v.name for v in free_variables(other)}
     names = {a.tap.name: a.tap.name for a in (window.phase.rows, window.phase.columns) if a.tap is not None}
-    places = ({several.name: "d"} if several is not None and shares.deep > 1 else {}) | dict.fromkeys(again) | names
+    places = ({longest.name: "d"} if longest is not None and shares.deep > 1 else {}) | dict.fromkeys(again) | names
     layout = tuple([place or name for name, place in places.items() if name in used])
     buffers = loaded(other) - loaded(window.value)
     return [Stage(min(buffers), "gx", layout, items=True)] if layout and buffers else []
-
-
-def plan_of(window: Window, shares: Shares) -> GroupWindowPlan:
-    phase = max(window.phases, key=taps_of)
-    row, column = phase.rows.image, phase.columns.image
-    return GroupWindowPlan("window_groups", window.form, tuple(v.name for v in window.planes),
-                           row.name if row is not None else "", column.name if column is not None else "",
-                           shares.deep, shares.down, shares.across, shares.height, len(window.phases))
-
-
-def taps_of(phase: Phase) -> int:
-    return len(phase.rows.taps) * len(phase.columns.taps)
-
-
-def lengths(window: Window) -> tuple[int, int]:
-    """Rows and columns of the image, the most of all phases."""
-    return max(p.rows.length for p in window.phases), max(p.columns.length for p in window.phases)
-
-
-def reuse(window: Window) -> float:
-    """The number of reads of each position."""
-    reads = sum(taps_of(p) * p.rows.length * p.columns.length for p in window.phases)
-    (first_row, last_row), (first_column, last_column) = bounds(window.row), bounds(window.column)
-    return reads / ((last_row - first_row + 1) * (last_column - first_column + 1))
 
 
 def own_planes(window: Window) -> tuple[Var, ...]:
@@ -239,56 +180,18 @@ def own_planes(window: Window) -> tuple[Var, ...]:
 
 def figures(window: Window) -> Figures:
     """The numbers of a window."""
-    phases, own = window.phases, own_planes(window)
-    reach = (max(max(p.rows.taps) for p in phases) - bounds(window.row)[0],
-             max(max(p.columns.taps) for p in phases) - bounds(window.column)[0])
-    several = _several(window)
-    at_once = size(window.extra) if window.form == "plane" else size(own) if len(phases) > 1 or several is None else \
-        size((several,))
-    return Figures(window.form, tuple((len(p.rows.taps), len(p.columns.taps)) for p in phases), *lengths(window),
-                   (phases[0].rows.stride, phases[0].columns.stride), reach, size(own), size(window.extra), at_once,
-                   size(window.planes) // size(own), all(p.other is None or is_plain(p.other) for p in phases),
-                   window.value.dtype.itemsize)
+    phase, own, longest = window.phase, own_planes(window), several(window)
+    rows, columns = phase.rows, phase.columns
+    return Figures(
+        window.form, (len(rows.taps), len(columns.taps)), rows.length, columns.length, (rows.stride, columns.stride),
+        (max(rows.taps) - rows.first, max(columns.taps) - columns.first), size(own), size(window.extra),
+        1 if longest is None else size((longest,)), size(window.planes) // size(own),
+        phase.other is None or is_plain(phase.other), window.value.dtype.itemsize)
 
 
 def copies_weights(window: Window, deep: int) -> bool:
     """True where weights go through local memory: those of one plane, where they lie, are read by all alike."""
     return window.form == "taps" and window.phase.other is not None and (deep > 1 or not figures(window).plain)
-
-
-# ---- where positions lie ----
-
-
-def tile_of(f: Figures, shares: Shares) -> Tile:
-    """The layout of a tile's positions, without padding."""
-    rows = f.stride[0] * (shares.down * shares.height - 1) + f.reach[0] + 1
-    columns = f.stride[1] * (shares.across - 1) + f.reach[1] + 1
-    segment = ceil(columns / f.stride[1])
-    pitch = segment * f.stride[1]
-    return Tile(rows, columns, segment, pitch, rows * pitch, shares.deep * rows * pitch)
-
-
-def padded_tile(f: Figures, shares: Shares) -> Tile:
-    """The tile with its rows and planes so far apart that few work-items of a wave meet in a bank."""
-    tile, step = tile_of(f, shares), shares.height * f.stride[0]
-
-    def meetings(pitch: int, plane: int) -> int:
-        """Work-items of a wave that read one bank, at most."""
-        banks = [0] * BANKS
-        for t in range(min(WAVE, shares.items)):
-            row, d = t // shares.across % shares.down, t // (shares.across * shares.down)
-            banks[(t % shares.across + row * step * pitch + d * plane) % BANKS] += 1
-        return max(banks)
-
-    rows, planes = (MAX_PADDING if n > 1 else 1 for n in (shares.down, shares.deep))
-    options = [(meetings(pitch, plane), plane, pitch) for pitch in range(tile.pitch, tile.pitch + rows)
-               for plane in range(tile.rows * pitch, tile.rows * pitch + planes)
-               if plane * 2 <= tile.plane * 3 or pitch == tile.pitch]
-    _, plane, pitch = min(options)
-    return replace(tile, pitch=pitch, plane=plane, elements=shares.deep * plane)
-
-
-# ---- the best plan ----
 
 
 @lru_cache(maxsize=1 << 10)
@@ -299,10 +202,10 @@ def best(f: Figures, target: Target) -> Shares | None:
 
 def candidates(f: Figures, target: Target) -> Iterator[Shares]:
     """The shares that fit the device."""
-    group, (rows, columns) = min(GROUP, target.max_group), f.kernel
+    group, taps = min(GROUP, target.max_group), prod(f.taps)
     for across in parts(f.columns, min(group, MAX_ACROSS)):
         for height in range(1, min(f.rows, MAX_HEIGHT) + 1):
-            if height > 1 and (rows * columns * height > MAX_TERMS or registers(f, height) > target.registers):
+            if height > 1 and (taps * height > MAX_TERMS or registers(f, height) > target.registers):
                 break
             for down in parts(ceil(f.rows / height), group // across):
                 deep = min(max(f.at_once, 1), group // (across * down))
@@ -321,30 +224,35 @@ def parts(n: int, most: int) -> list[int]:
 
 def registers(f: Figures, height: int) -> int:
     """Of sums, positions, and weights or A: compilers read all of them ahead."""
-    rows, columns = f.kernel
+    rows, columns = f.taps
     return height + rows * columns + columns * (f.stride[0] * (height - 1) + rows)
 
 
 def fits(f: Figures, shares: Shares, target: Target) -> bool:
-    tile, items = tile_of(f, shares), shares.items
-    if f.form == "plane" and items < max(f.kernel[0] * f.kernel[1], WAVE):
-        return False
-    local = max(tile.elements * 3 // 2, items + 1) + (weight_count(f, shares.deep) if f.form == "taps" else 0)
-    return local * f.itemsize <= target.local_memory and (
-        not target.max_iterations or iterations(f, shares, tile) <= target.max_iterations)
+    if f.form == "plane":
+        beside, iterations = shares.items * prod(f.taps), blocks(f, shares) * (copies(f, shares) + 1)
+    else:
+        beside = weight_count(f, shares.deep)
+        iterations = copies(f, shares) + beside // shares.items + 1 + f.again
+    return (f.form == "taps" or shares.items >= WAVE) and (
+        (tile_size(f, shares) * 3 // 2 + beside) * f.itemsize <= target.local_memory) and (
+        not target.max_iterations or iterations <= target.max_iterations)
 
 
 def weight_count(f: Figures, deep: int) -> int:
     """Elements of all weights of a group."""
-    return deep * f.again * sum(rows * (columns + PADDING // f.itemsize) for rows, columns in f.taps)
+    return deep * f.again * f.taps[0] * (f.taps[1] + PADDING // f.itemsize)
 
 
-def iterations(f: Figures, shares: Shares, tile: Tile) -> int:
-    """At most so many iterations of loops a work-item has."""
-    copies = ceil(shares.deep * tile.rows * tile.columns / shares.items)
-    if f.form == "taps":
-        return copies + weight_count(f, shares.deep) // shares.items + 1 + f.again
-    return blocks(f, shares) * (copies + 1) + f.kernel[0] * f.kernel[1] * shares.items
+def tile_size(f: Figures, shares: Shares) -> int:
+    """Positions of a tile; a row has as many of each residue of the stride."""
+    rows = f.stride[0] * (shares.down * shares.height - 1) + f.reach[0] + 1
+    return shares.deep * rows * f.stride[1] * (shares.across + f.reach[1] // f.stride[1])
+
+
+def copies(f: Figures, shares: Shares) -> int:
+    """Positions that a work-item copies of a tile."""
+    return ceil(tile_size(f, shares) / shares.items)
 
 
 def tiles(f: Figures, shares: Shares) -> int:
@@ -365,19 +273,16 @@ def groups(f: Figures, shares: Shares) -> int:
 
 def cost(f: Figures, shares: Shares, target: Target) -> float:
     """Instructions of all waves, and of units that wait for the last group or have room for few waves."""
-    tile, waves, facts = tile_of(f, shares), ceil(shares.items / WAVE), machine(target)
+    waves, facts, (rows, columns), taps = ceil(shares.items / WAVE), machine(target), f.taps, prod(f.taps)
     begin, copy, store = facts.costs.item, facts.costs.item_copy, facts.costs.item_store
-    each = ceil(shares.deep * tile.rows * tile.columns / shares.items) * copy
-    for rows, columns in f.taps:
-        read = columns * (f.stride[0] * (shares.height - 1) + rows) + rows * columns
-        each += (read + shares.height * (rows * columns + store)) * f.again
+    read = columns * (f.stride[0] * (shares.height - 1) + rows) + taps
+    each = copies(f, shares) * copy + (read + shares.height * (taps + store)) * f.again
     if f.form == "plane":
-        taps = f.kernel[0] * f.kernel[1]
         whole = not f.rows % (shares.down * shares.height) and not f.columns % shares.across
         each = (each + (0 if whole else shares.height * taps)) * blocks(f, shares) + taps * store
     count = groups(f, shares)
     waiting = ceil(count / target.units) * target.units / count
-    crowded = max(1.0, tile.elements * f.itemsize / (waves * facts.declared.local_per_wave))
+    crowded = max(1.0, tile_size(f, shares) * f.itemsize / (waves * facts.declared.local_per_wave))
     return count * waves * (each + begin) * waiting * crowded
 
 

@@ -267,7 +267,7 @@ def test_what_a_team_stores_it_reads_after_a_barrier() -> None:
     (("ttt c0 c1 c2", "ttt c0 c1 c2\n  call sub_any_f32_8 at t"), "expected a microkernel of a matrix unit, of sub"),
     (("split i1 -> c2 ttt by 8, guard\n  bind group g\n  bind item u t tt ttt\n  order g u", "split i1 -> c2 s by 64, "
       "guard\n  split s -> ss ttt by 8\n  bind group g\n  bind item u t tt ttt ss\n  order g u ss"),
-     "bind item ss: expected one loop of work-items for each sum and inner nest"),
+     "bind item t: expected 2 loops of work-items for each sum and inner nest"),
 ])
 def test_what_teams_cannot_do_is_an_error(change: tuple[str, str], message: str) -> None:
     with pytest.raises(PlanError, match=message):

@@ -13,10 +13,10 @@ from minigrad import Tensor, devices, show
 from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.kernel.nodes import Kernel, Nest
+from minigrad.codegen.plan.joined import build_nests
 from minigrad.codegen.policy import tiles
 from minigrad.codegen.render.llvm_dot_products import signed_dot_of
 from minigrad.codegen.render.opencl import render_opencl
-from minigrad.codegen.strategies.build_any import build_any
 from minigrad.dtype import int32
 from minigrad.ops.scalars import dot_bytes
 from minigrad.runtime.opencl import OpenCL
@@ -59,7 +59,7 @@ def tiled(kernel: Kernel, nest: Nest, target: Target) -> Function:
     """The loops of a nest in tiles."""
     chosen = tiles.plan(nest, target)
     assert not isinstance(chosen, str), chosen
-    return build_any(kernel, (chosen[0],), chosen[1], "f")
+    return build_nests(kernel.with_nests((chosen[0],)), chosen[1], "f")
 
 
 CASES: dict[tuple[str, str], tuple[str, ...]] = {("int8", "int8"): ("odd", "a.T @ b.T", "batched", "scaled", "conv")}

@@ -25,10 +25,10 @@ from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.passes import render, stages_of
+from minigrad.codegen.plan.joined import build_nests
 from minigrad.codegen.plan.other_plans import JoinedPlan, parse_plan
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.policy import group_reduction, tiles
-from minigrad.codegen.strategies.build_any import build_any
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.errors import InternalError
 from minigrad.runtime.device import Launch
@@ -58,7 +58,7 @@ def check(kernel: Kernel, strategy: ModuleType) -> None:
         own, plan = made if isinstance(made, tuple) else (nest, made)
         assert isinstance(plan, Plan), plan
         assert parse_plan(str(plan)) == plan
-        functions.append(build_any(kernel, (own,), plan, "f"))
+        functions.append(build_nests(kernel.with_nests((own,)), plan, "f"))
     equal_the_kernel(kernel, functions)
 
 
@@ -88,7 +88,7 @@ def test_pooling_follows_the_activation_in_one_launch(small: None) -> None:
     assert [len(n.body) for n in kernel.nests] == [3] and len(stages_of(kernel, GPU).stages) == 1
     flat = stages_of(kernel, GPU).kernel
     check(flat, group_reduction)
-    lines = print_function(build_any(flat, flat.nests, group_reduction.plan(flat.nests[0], GPU), "f")).splitlines()
+    lines = print_function(build_nests(flat, group_reduction.plan(flat.nests[0], GPU), "f")).splitlines()
     stored = next(k for k, line in enumerate(lines) if line.strip().startswith("o0["))
     assert lines[stored + 1].strip() == "barrier"  # whichever items read what others stored
 
@@ -107,7 +107,8 @@ def test_phases_of_a_strided_gradient_are_one_launch() -> None:
     stage, = stages_of(kernel, GPU).stages
     assert len(kernel.nests) == len(stage.nests) == 4 and isinstance(stage.plan, JoinedPlan)
     assert parse_plan(str(stage.plan)) == stage.plan and len(stage.plan.plans) == 4
-    alone = [build_any(kernel, (n,), plan, "f") for n, plan in zip(kernel.nests, stage.plan.plans, strict=True)]
+    alone = [build_nests(kernel.with_nests((n,)), plan, "f")
+             for n, plan in zip(kernel.nests, stage.plan.plans, strict=True)]
     assert stage.extent == sum(map(extent_of, alone))
     equal_the_kernel(stages_of(kernel, GPU).kernel, [stage.function])
     cpu = replace(GPU, vector_bytes=32)
@@ -117,7 +118,7 @@ def test_phases_of_a_strided_gradient_are_one_launch() -> None:
 def test_work_items_that_race_are_found(small: None) -> None:
     kernel = flat_kernel(REDUCTIONS["sum of rows"](), GPU)
     nest, = kernel.nests
-    text = print_function(build_any(kernel, (nest,), group_reduction.plan(nest, GPU), "f"))
+    text = print_function(build_nests(kernel.with_nests((nest,)), group_reduction.plan(nest, GPU), "f"))
     barriers = [k for k, line in enumerate(text.splitlines()) if line.strip() == "barrier"]
     for k in barriers:
         lines = text.splitlines()

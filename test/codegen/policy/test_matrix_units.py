@@ -20,10 +20,10 @@ from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.nodes import Nest
 from minigrad.codegen.microkernels.matrix import UNITS, WAVE, MatrixUnit, matrix_microkernel
 from minigrad.codegen.passes import render, stages_of
+from minigrad.codegen.plan.joined import build_nests
 from minigrad.codegen.plan.other_plans import parse_plan
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.policy import tiles
-from minigrad.codegen.strategies.build_any import build_any
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.dtype import float32
 from minigrad.report.occupancy import occupancy
@@ -86,7 +86,7 @@ def test_loops_equal_the_kernel(case: str, target: Target, small: None) -> None:
     nest, = kernel.nests
     own, plan = tiled(nest, target)
     assert plan.pattern == "matrix" and parse_plan(str(plan)) == plan
-    equal_the_kernel(kernel, [build_any(kernel, (own,), plan, "f")])
+    equal_the_kernel(kernel, [build_nests(kernel.with_nests((own,)), plan, "f")])
 
 
 def rounded(x: np.ndarray) -> np.ndarray:
@@ -103,7 +103,7 @@ def test_units_that_round_float32(case: str, small: None) -> None:
     nest, = kernel.nests
     own, plan = tiled(nest, ROUNDING)
     assert parse_plan(str(plan)) == plan and "call mma_tf32_nvptx at v" in str(plan)
-    function = build_any(kernel, (own,), plan, "f")
+    function = build_nests(kernel.with_nests((own,)), plan, "f")
     verify_function(function)
     arrays, scalars = arguments(kernel), {s.name: 1.5 for s in kernel.scalars}
     near: np.ndarray | float = 3e-5

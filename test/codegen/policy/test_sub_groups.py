@@ -22,10 +22,10 @@ from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.microkernels.sub_group import width_of
 from minigrad.codegen.passes import render, stages_of
+from minigrad.codegen.plan.joined import build_nests
 from minigrad.codegen.plan.other_plans import Plan, parse_plan
 from minigrad.codegen.plan.steps import Call
 from minigrad.codegen.policy import group_reduction
-from minigrad.codegen.strategies.build_any import build_any
 from minigrad.runtime.device import Launch
 from minigrad.runtime.opencl import OpenCL, open_device
 from minigrad.runtime.opencl_build import build_quietly
@@ -59,7 +59,7 @@ def test_teams_equal_the_kernel(case: str, small: None) -> None:
     nest, = kernel.nests
     plan = group_reduction.plan(nest, SUB)
     assert sub_group(plan) == 8 and parse_plan(str(plan)) == plan
-    function = build_any(kernel, (nest,), plan, "f")
+    function = build_nests(kernel.with_nests((nest,)), plan, "f")
     reductions = sum(isinstance(s, IRCall) for s in statements(function))
     barriers = sum(isinstance(s, Barrier) for s in statements(function))
     assert reductions and barriers == 2 * reductions  # a tree of 32 work-items has six

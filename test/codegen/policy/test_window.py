@@ -23,12 +23,12 @@ from minigrad.codegen.passes import stages_of
 from minigrad.codegen.patterns.recognise_phases import recognise_phases
 from minigrad.codegen.patterns.recognise_window import recognise_window
 from minigrad.codegen.plan.block import build_block
+from minigrad.codegen.plan.joined import build_nests
 from minigrad.codegen.plan.other_plans import BlockPlan
 from minigrad.codegen.policy.blocks import block_form
 from minigrad.codegen.policy.choose import choose_plans
 from minigrad.codegen.policy.window import plan
 from minigrad.codegen.render.llvm import render_llvm
-from minigrad.codegen.strategies.build_any import build_any
 from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.schedule import schedule
 from minigrad.target import Target
@@ -42,7 +42,7 @@ def window_function(kernel: Kernel, target: Target) -> Function:
     (nests, made), = choose_plans(kernel.nests, target)
     if isinstance(made, BlockPlan):
         return build_block(block_form(kernel, target), made, "window")
-    return build_any(kernel, nests, made, "window")
+    return build_nests(kernel.with_nests(nests), made, "window")
 
 
 @pytest.mark.parametrize("case, target", [(c, t) for c in CASES for t in TARGETS if t in TARGETS[:2] or c in FOR_ALL],

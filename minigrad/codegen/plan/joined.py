@@ -1,20 +1,33 @@
-"""Nests that do not depend on each other as one parallel loop: which of them an iteration is of goes by its number.
+"""The loops of a kernel. Nests that do not depend on each other are one parallel loop: which of them an iteration is of
+goes by its number.
 
 On a GPU a launch costs as much as thousands of work-items do, and a strided gradient has a nest per phase.
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+
 from minigrad.codegen.ir.launch import function_of
 from minigrad.codegen.ir.nodes import Function, If, Loop, Stmt, extent_of
-from minigrad.codegen.kernel.nodes import Kernel, Nest
+from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.other_plans import JoinedPlan
+from minigrad.codegen.plan.steps import Plan
 from minigrad.expr import Index, Var
 
 
-def build_joined(kernel: Kernel, nests: tuple[Nest, ...], plan: JoinedPlan, name: str) -> Function:
+@lru_cache(maxsize=4096)
+def build_nests(kernel: Kernel, plan: Plan | JoinedPlan, name: str) -> Function:
+    """The loops of a kernel by its plan. Where sizes are dims, many layers ask for the same."""
+    if isinstance(plan, Plan):
+        nest, = kernel.nests
+        return build(kernel, nest, plan, name)
+    return _joined(kernel, [build(kernel, *each, name) for each in zip(kernel.nests, plan.plans, strict=True)], name)
+
+
+def _joined(kernel: Kernel, functions: Sequence[Function], name: str) -> Function:
     """The loops of all nests in one: `for q: if q < e0: [first nest at q] else: if q < e0 + e1: ...`."""
-    functions = [build(kernel, nest, part, name) for nest, part in zip(nests, plan.plans, strict=True)]
     starts: list[Index] = [0]
     for f in functions:
         starts.append(starts[-1] + extent_of(f))

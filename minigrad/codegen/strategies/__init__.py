@@ -1,1 +1,0 @@
-"""Builders of plans that are not steps: all of them are to become steps."""
