@@ -47,7 +47,7 @@ def table(step: Callable[[], Any], images: int) -> list[str]:
         launches += run.plan.launches
         for made in run.plan.schedule.steps:
             for stage in stages_of(made.kernel, run.plan.device.target).stages:
-                group = groups[stage.plan.strategy, made.kernel.name]
+                group = groups[stage.plan.pattern, made.kernel.name]
                 group.stages += 1
                 group.bytes += stage_bytes(stage)
                 group.programs.add(stage.function)

@@ -8,7 +8,7 @@
     microkernels.register(mine)
 
 docs/microkernels.md has the whole example. `Microkernel` says what the fields are, `Tile` which meanings the packed
-strategy asks for.
+policy asks for.
 """
 from __future__ import annotations
 

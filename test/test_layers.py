@@ -19,7 +19,7 @@ LAYERS = [
     {"onnx", "torch_compile", "array_api", "cli", "__main__"},
 ]
 CODEGEN = ["kernel", "microkernels", "ir", "transforms", "lowering", "machines", "plan", "cost", "patterns", "policy",
-           "strategies", "render", ""]
+           "render", ""]
 """The folders of codegen: each imports those before it only, for types too. The modules beside them come last."""
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 # Within one layer, parts are strangers to each other but for these.

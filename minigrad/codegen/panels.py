@@ -2,9 +2,9 @@
 
     y[m, n] = sum over k of x[m, k] * w[k, n]      ->      ... * p[n // L, k, n % L]      p: panels of w
 
-w may also lie as [n, k], as weights of linear layers do. Few rows stream panels of 16 columns (strategies/stream.py);
+w may also lie as [n, k], as weights of linear layers do. Few rows stream panels of 16 columns (policy/stream.py);
 more of them read panels of a register tile's width in place, where each call would copy w into such panels otherwise
-(strategies/panels.py). The sums keep their order, so that every bit of the result stays. One row reads a matrix as fast
+(policy/panels.py). The sums keep their order, so that every bit of the result stays. One row reads a matrix as fast
 where it lies, but not where processors want long streams.
 """
 from __future__ import annotations
@@ -15,7 +15,7 @@ from math import prod
 from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.machines.machine import machine
 from minigrad.codegen.passes import stages_of
-from minigrad.codegen.plan.other_plans import AnyPlan
+from minigrad.codegen.plan.several import AnyPlan
 from minigrad.codegen.plan.steps import Plan, Split, resolve
 from minigrad.codegen.policy.panels import MAX_K, USUAL
 from minigrad.errors import InternalError
@@ -71,7 +71,7 @@ def _read_in_panels(kernel: Kernel, param: Param, width: int, target: Target) ->
     made = replace(kernel, params=params, nests=(_in_panels(nest, param, by_row, width),))
     plan = stages_of(made, target).stages[0].plan
     outputs = prod([v.hi + 1 for v in nest.domain if isinstance(v.hi, int)])
-    if plan.strategy == "stream":
+    if plan.pattern == "stream":
         gains = width == PANEL and (outputs != columns or machine(target).speed.long_streams)
     else:
         gains = width == tile_columns(target) and rows <= MAX_K and outputs <= MOST_ROWS * columns and \

@@ -27,10 +27,10 @@ from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.plan.block import build_block
+from minigrad.codegen.plan.build_nests import build_nests
 from minigrad.codegen.plan.given import PATTERN, Given, given_plans, naming
 from minigrad.codegen.plan.groups import check_room
-from minigrad.codegen.plan.joined import build_nests
-from minigrad.codegen.plan.other_plans import AnyPlan, BlockPlan
+from minigrad.codegen.plan.several import AnyPlan, BlockPlan
 from minigrad.codegen.plan.sizes import shares_sizes, with_sizes_as_dims
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.policy import packed, panels, scan
@@ -46,7 +46,6 @@ from minigrad.codegen.policy.thin import transpose_thin
 from minigrad.codegen.policy.tiles import split_tiles
 from minigrad.codegen.policy.window import plane_extents
 from minigrad.codegen.policy.window_groups import split_planes
-from minigrad.codegen.strategies.build_any import build_any
 from minigrad.codegen.transforms.bounded_sums import bounded_sums
 from minigrad.codegen.transforms.budget import limit_iterations
 from minigrad.codegen.transforms.read_words import read_words
@@ -219,12 +218,12 @@ def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, ta
             block = run(block_form, general, target, of=part)  # nests that share memory which nobody else sees
             function = run(build_block, block, plan, name, of=dims)
         else:
-            function = run(build_any, general, shared, name, of=dims)  # the loops that the plan says
+            function = run(build_nests, general, shared, name, of=dims)  # the loops that the plan says
         function = run(bounded_sums, function, known, of=dims)  # no accumulator takes many terms
         check_room(function, target)
         if current().verify:
             checks().check_copies(kernel, nests[0], plan)
-    if plan.strategy == PATTERN:
+    if plan.pattern == PATTERN:
         verify_function(function)
     return Stage(function, plan, nests, dims, subs(extent_of(function), known), begins)
 

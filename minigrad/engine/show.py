@@ -9,7 +9,7 @@ from minigrad.codegen.cost.plans import estimate
 from minigrad.codegen.ir.text import print_function
 from minigrad.codegen.kernel.text import print_kernel
 from minigrad.codegen.passes import Staged, render, stages_of
-from minigrad.codegen.plan.other_plans import BlockPlan
+from minigrad.codegen.plan.several import BlockPlan
 from minigrad.codegen.plan.steps import Plan, Stage
 from minigrad.codegen.policy.blocks import block_form
 from minigrad.codegen.policy.packed import why_unpacked
@@ -90,7 +90,7 @@ def texts(made: Schedule, stage: str, target: Target) -> Iterator[str]:
             continue
         for s in staged.stages:
             if stage == "plan":
-                general = s.plan.strategy in ("contraction", "reduction")
+                general = s.plan.pattern in ("contraction", "reduction")
                 notes = [why(s.nests[0], target) for why in (why_unpacked, why_unstaged)] if general else []
                 if isinstance(s.plan, Plan) and not target.is_gpu and not has_copies(s.plan):
                     notes.append(f"predicted: {estimate(s.nests[0], s.plan, target)}")

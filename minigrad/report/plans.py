@@ -18,7 +18,7 @@ from minigrad.codegen.kernel.text import print_kernel
 from minigrad.codegen.lowering.arguments import from_first
 from minigrad.codegen.passes import Staged, flat_form, stages_of
 from minigrad.codegen.plan.given import PATTERN, given_plans, names, parse_given, taken
-from minigrad.codegen.plan.other_plans import BlockPlan
+from minigrad.codegen.plan.several import BlockPlan
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.policy.blocks import block_form, runs
 from minigrad.codegen.policy.choose import plan_of_steps
@@ -74,10 +74,10 @@ class plans:  # noqa: N801  (used like a function)
         made: dict[str, tuple[str, str]] = {}
         for step in schedule.steps:
             staged = stages_of(step.kernel, target)
-            others = sorted({s.plan.strategy for s in staged.stages})
+            others = sorted({s.plan.pattern for s in staged.stages})
             for name, own, kernel, plan in _plans(step.kernel, staged, target, plain):
                 remarks = print_kernel(kernel).splitlines()
-                if plan.strategy != PATTERN and others != [plan.strategy]:
+                if plan.pattern != PATTERN and others != [plan.pattern]:
                     remarks.append(f"runs by: {', '.join(others)}")
                 head, *steps = str(plan).splitlines()
                 made[own] = name, "\n".join([head, *(f"  # {line}" for line in remarks), *steps])

@@ -145,10 +145,10 @@ class Profile(Observer):
         for r in rows[:most]:
             rate, moved = (r.flops / r.seconds / 1e9, r.bytes / r.seconds / 1e9) if r.seconds else (0.0, 0.0)
             limit = f"{100 * r.limit:5.0f}%" if r.limit is not None else "     -"
-            strategy = "".join(re.findall(r"^plan (?:strategy=')?(\w+)", r.how))
+            pattern = "".join(re.findall(r"^plan (\w+)", r.how))
             where = f" at {r.line}" if r.line else ""
             lines.append(f"{1e3 * r.seconds:9.3f} {100 * r.seconds / total:5.1f}% {r.count:5} {rate:8.1f} {moved:7.1f} "
-                         f"{limit}  {r.name} ({strategy}){where}")
+                         f"{limit}  {r.name} ({pattern}){where}")
         if len(rows) > most:
             lines.append(f"... and {len(rows) - most} more")
         phases = ", ".join(f"{name} {1e3 * self.phases.get(name, 0.0):.1f}" for name in PHASES)

@@ -150,7 +150,7 @@ def test_general_plans_take_the_place_of_mistaken_ones(
     with config(verify=True), pytest.raises((PlanError, InternalError)):
         planned(choose)
     with config(verify=False, debug=1):
-        assert [s.plan.strategy for s in planned(choose).stages] == ["reduction"]
+        assert [s.plan.pattern for s in planned(choose).stages] == ["reduction"]
     assert "gets general plans" in capsys.readouterr().err
 
 

@@ -26,7 +26,7 @@ from minigrad.target import Target
 from minigrad.value import const
 
 TREE = ast.parse(Path(passes.__file__).read_text(encoding="utf-8"))
-FOLDERS = "ir.inline", "lowering", "transforms", "strategies"
+FOLDERS = "ir.inline", "lowering", "transforms"
 
 
 def listed() -> list[str]:

@@ -28,7 +28,7 @@ def test_a_lazy_tensor() -> None:
     (kernel,) = found.kernels
     assert kernel.flops == found.flops == 2 * 64 * 128 * 32
     assert kernel.bytes == found.bytes == found.peak_bytes == 4 * (64 * 128 + 128 * 32 + 64 * 32)
-    assert re.match(r"plan (strategy='\w+'|\w+\n  (fuse|sizes|split) )", kernel.how) and kernel.rows == 1
+    assert re.match(r"plan \w+\n  (fuse|sizes|split) ", kernel.how) and kernel.rows == 1
     assert found.holders[0].nbytes == 4 * 64 * 128
     np.testing.assert_allclose(y.numpy(), a.numpy() @ b.numpy(), rtol=1e-5, atol=1e-5)
 

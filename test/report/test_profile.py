@@ -36,7 +36,7 @@ def test_every_launch_is_there_with_its_line_and_amounts(device: str) -> None:
     (run,) = p.runs
     assert run.flops == 2 * 32 * 48 * 24 and run.bytes == 4 * (32 * 48 + 48 * 24 + 32 * 24)
     assert run.device == product.device and run.seconds > 0
-    assert re.match(r"plan (strategy='\w+'|\w+\n  (fuse|sizes|split) )", run.how)
+    assert re.match(r"plan \w+\n  (fuse|sizes|split) ", run.how)
     assert p.calls == 1 and p.wall >= p.seconds == run.seconds
     assert set(p.phases) == {"build", "schedule", "lower", "render", "compile", "launch"}
 

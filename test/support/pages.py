@@ -16,8 +16,8 @@ from support.plan_reading import built
 from minigrad.codegen.ir.text import print_function
 from minigrad.codegen.kernel.text import parse_kernel
 from minigrad.codegen.plan.block import build_block
-from minigrad.codegen.plan.other_plans import BlockPlan
-from minigrad.codegen.plan.other_plans import parse_plan as any_plan
+from minigrad.codegen.plan.several import BlockPlan
+from minigrad.codegen.plan.several import parse_plan as any_plan
 from minigrad.codegen.plan.text import parse_plan
 
 _BLOCK = re.compile(r"^(?:<!-- *(?P<marker>not run|needs): *(?P<what>.*?) *-->\n)?"

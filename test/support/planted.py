@@ -52,7 +52,7 @@ FAULTS = {
         ROWS, r"( +for r0c [^\n]*\n[^\n]*\n)( +part\[t\] = acc\[0\]\n +barrier\n)", r"\2\1"),
     "parts that are not all joined": Fault(ROWS, r" +part_2\[t\] if -\(t%32\)\+15[^\n]*\n", ""),
     "the same block twice": Fault(TILES, r"(for kb [\s\S]*?p0_next\[c\] = \(p0\[188\*c)\+16\*kb(.*?)\+16\]", r"\1\2]"),
-    "sums that a greater maximum leaves": Fault(ATTENTION, r"fma\(mixed\[f\], shrink\[0\]", "fma(mixed[f], 1.0"),
+    "sums that a greater maximum leaves": Fault(ATTENTION, r"fma\((mixed\[\w+\]), shrink\[0\]", r"fma(\1, 1.0"),
 }
 
 

@@ -11,7 +11,7 @@ from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.split import split_divisions
 from minigrad.codegen.passes import Stage, stages_of
-from minigrad.codegen.plan.other_plans import Plan
+from minigrad.codegen.plan.several import Plan
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.schedule import schedule
@@ -35,7 +35,7 @@ def last_kernel(result: Tensor, target: Target) -> Kernel:
 
 def streamed(kernel: Kernel, target: Target) -> Stage:
     stage, = stages_of(kernel, target).stages
-    assert isinstance(stage.plan, Plan) and stage.plan.strategy == "stream", stage.plan
+    assert isinstance(stage.plan, Plan) and stage.plan.pattern == "stream", stage.plan
     return stage
 
 

@@ -1,4 +1,4 @@
-"""Runs loop IR as it is written, one iteration after another: the oracle for strategies, transforms and renderers.
+"""Runs loop IR as it is written, one iteration after another: the oracle for builders, transforms and renderers.
 
 Vector and item loops run in lockstep: what depends on the lane is a numpy array over the lanes. An access outside its
 buffer that is not guarded, a store to an input, iterations of the parallel loop that touch each other's elements, lanes

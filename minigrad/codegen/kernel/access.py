@@ -1,4 +1,4 @@
-"""The accesses that strategies look at: every load and store of a flat nest, and how it steps with each index
+"""The accesses that policies look at: every load and store of a flat nest, and how it steps with each index
 variable."""
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from minigrad.codegen.kernel.text import print_kernel
 from minigrad.codegen.plan.block_items import by_items
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.compute import build_computed
-from minigrad.codegen.plan.other_plans import BlockPlan
+from minigrad.codegen.plan.several import BlockPlan
 from minigrad.codegen.plan.steps import Compute, Plan
 from minigrad.errors import PlanError, present
 from minigrad.expr import Index, Var, bounds, subs

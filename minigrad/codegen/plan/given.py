@@ -15,7 +15,7 @@ from hashlib import sha256
 from minigrad.codegen.kernel.nodes import Kernel, Nest
 from minigrad.codegen.kernel.text import print_kernel
 from minigrad.codegen.plan.block import COMPUTED
-from minigrad.codegen.plan.other_plans import BlockPlan, parse_several
+from minigrad.codegen.plan.several import BlockPlan, parse_several
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.plan.text import parse_plan
 from minigrad.errors import PlanError

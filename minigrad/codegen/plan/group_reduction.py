@@ -34,7 +34,7 @@ def joined(ctx: Context, items: Items, around: Sequence[str], monoid: Monoid, ac
         return name
 
     def each(make: Callable[[Index], list[Stmt]]) -> list[Stmt]:
-        """What is done for all sums, and a barrier."""
+        """Statements for all sums, and a barrier."""
         if count == 1:
             return [*make(0), Barrier()]
         k = Var(ctx.name("k"), 0, count - 1)

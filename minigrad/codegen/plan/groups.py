@@ -86,7 +86,7 @@ class ItemsCopy:
         return self.ctx.located(replace(here, places=places, copies=()))
 
     def value(self, here: Here, conditions: tuple[Index, ...]) -> Value:
-        """What is copied at a place; of a box, borders are what its guard says."""
+        """The value that is copied at a place; of a box, borders are what its guard says."""
         boxes = [c for c in self.order if len(terms_of(c)) > 1]
         if not boxes:
             return copied_value(self.ctx, self.s, here, conditions)

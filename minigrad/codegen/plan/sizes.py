@@ -77,7 +77,7 @@ def with_sizes_as_dims(kernel: Kernel, plan: Plan) -> tuple[Kernel, Plan, tuple[
     plan, for all values of these; and their values here. Raises PlanError."""
     nest, = kernel.nests
     extents, multiples = _plan_extents(nest, plan)
-    general, values = with_arguments(kernel, kernel.nests, extents, plan.strategy == "pointwise", multiples)
+    general, values = with_arguments(kernel, kernel.nests, extents, plan.pattern == "pointwise", multiples)
     general, plan, blocks = _with_blocks(general, nest, plan)
     return general, plan, values + blocks
 

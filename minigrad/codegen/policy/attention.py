@@ -93,8 +93,8 @@ class Rule:
         met: tuple[Nest | Steps, ...] = self.met()
         if self.pad:
             sizes |= {"keys": depth * (self.keys + self.pad), "values": self.keys * columns}
-            met = (*self.copies(), *_steps(self.eights, 0, met))
-        met = _steps(self.bj, first_key(self.found, {}, self.origin) // self.keys, met)
+            met = (*self.copies(), *steps(self.eights, 0, met))
+        met = steps(self.bj, first_key(self.found, {}, self.origin) // self.keys, met)
         memory = tuple([Param(n, self.dtype, (size,), "inout") for n, size in sizes.items() if size])
         return Block((*self.found.batch, self.bi), memory, (*self.started(), *met, *self.finished()))
 
@@ -174,6 +174,7 @@ class Rule:
         return nests
 
 
-def _steps(var: Var, start: Index, body: tuple[Nest | Steps, ...]) -> tuple[Nest | Steps, ...]:
-    """What runs for each value of a variable, which is nowhere in it where there is one value only."""
+def steps(var: Var, start: Index, body: tuple[Nest | Steps, ...]) -> tuple[Nest | Steps, ...]:
+    """A body that runs for each value of a variable; itself where there is one value, in which case it has no such
+    variable."""
     return body if var.hi == 0 else (Steps(var, start, body),)

@@ -26,11 +26,12 @@ from collections.abc import Iterator, Mapping
 
 from minigrad.codegen.ir.launch import ceil_div
 from minigrad.codegen.kernel.access import extent
-from minigrad.codegen.kernel.nodes import Block, Define, Nest, Param, Steps, Store, nests_of
+from minigrad.codegen.kernel.nodes import Block, Define, Nest, Param, Store, nests_of
 from minigrad.codegen.kernel.text import statements
 from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.codegen.patterns.recognise_attention import DOT, first_key, last_key
 from minigrad.codegen.patterns.recognise_attention_gradient import Gradient, recognise
+from minigrad.codegen.policy.attention import steps
 from minigrad.expr import Index, Var, emin, subs
 from minigrad.target import Target
 from minigrad.value import Value, binary, const, guard, load, local, reduce, unary
@@ -92,9 +93,9 @@ class _Rule:
     def block(self) -> Block:
         """Steps of rows around steps of keys."""
         whole, own = [of for of in self.results if of != "q"], [of for of in self.results if of == "q"]
-        pairs = _steps(self.bj, self.start, tuple(self.pairs()))
+        pairs = steps(self.bj, self.start, tuple(self.pairs()))
         rows = (*self.copies(), *self.zeros(own), *pairs, *map(self.left, own))
-        body = (*self.zeros(whole), *_steps(self.bi, 0, rows), *map(self.left, whole))
+        body = (*self.zeros(whole), *steps(self.bi, 0, rows), *map(self.left, whole))
         stored = {s.param for s in statements([nest for nest, _ in nests_of(body)]) if isinstance(s, Store)}
         memory = tuple([Param(x, self.dtype, (n,), "inout") for x, n in self.size.items() if x in stored])
         return Block(self.found.batch, memory, body)
@@ -181,7 +182,3 @@ class _Rule:
         name, dot = f"d{of}", local(DOT, self.dtype)
         value = dot if of in self.once else binary("add", self.get(name, i, j), dot)
         return self.nest(domain, name, i, j, value, total)
-
-
-def _steps(x: Var, start: Index, body: tuple[Nest | Steps, ...]) -> tuple[Nest | Steps, ...]:
-    return body if x.hi == 0 else (Steps(x, start, body),)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from minigrad.codegen.kernel.nodes import Block, Kernel, Nest, Store
-from minigrad.codegen.plan.other_plans import BlockPlan
+from minigrad.codegen.plan.several import BlockPlan
 from minigrad.codegen.policy import (
     attention,
     attention_decode,

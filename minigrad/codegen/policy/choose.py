@@ -1,4 +1,4 @@
-"""Which strategy a nest gets: by how its index variables are used, never by names of operations."""
+"""Which plan a nest gets: by how its index variables are used, never by names of operations."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from itertools import groupby
 from minigrad.codegen.kernel.access import reductions
 from minigrad.codegen.kernel.nodes import Nest, Store
 from minigrad.codegen.patterns.recognise import recognise
-from minigrad.codegen.plan.other_plans import AnyPlan, BlockPlan, JoinedPlan, Plan
+from minigrad.codegen.plan.several import AnyPlan, BlockPlan, JoinedPlan, Plan
 from minigrad.codegen.plan.sizes import shares_copies, shares_sizes, with_sizes
 from minigrad.codegen.policy import (
     contraction,
@@ -56,7 +56,7 @@ def joined(plans: Sequence[AnyPlan]) -> JoinedPlan | None:
 
 def choose_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
     """The nest, perhaps with scales outside its sums or as a product of two operands, and the plan of the first
-    strategy that fits, from the most special to the most general; which sizes are arguments is part of it."""
+    policy that fits, from the most special to the most general; which sizes are arguments is part of it."""
     tiled = tiles.plan(nest, target)
     if not isinstance(tiled, str):
         return tiled
@@ -75,14 +75,14 @@ def _first_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
 
 def plan_of_steps(nests: tuple[Nest, ...], target: Target) -> Plan | BlockPlan:
     """The plan of a nest or of the block that nests become, or where that is one of another kind the steps that the
-    general strategies give a nest."""
+    general policies give a nest."""
     (own, plan), *_ = choose_plans(nests, target)
     known = own == nests and isinstance(plan, Plan | BlockPlan)
     return plan if known else general_plan_of(nests[0], target)  # type: ignore[return-value]
 
 
 def general_plan_of(nest: Nest, target: Target) -> Plan:
-    """The plan of the general strategies, which take any nest."""
+    """The plan of the general policies, which take any nest."""
     if is_scatter(nest):
         return scatter.plan(nest, target)
     if rows.is_row_kernel(nest):

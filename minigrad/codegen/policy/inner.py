@@ -13,7 +13,7 @@ from minigrad.codegen.kernel.access import reductions
 from minigrad.codegen.kernel.nodes import Block, Nest, Steps
 from minigrad.codegen.plan.block import COMPUTED
 from minigrad.codegen.plan.compute import with_compute
-from minigrad.codegen.plan.other_plans import BlockPlan
+from minigrad.codegen.plan.several import BlockPlan
 from minigrad.codegen.plan.steps import Bind, Plan
 from minigrad.codegen.policy import contraction, pointwise, reduction, rows
 from minigrad.target import Target

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from minigrad.codegen.kernel.nodes import Block, Nest, nests_of
 from minigrad.codegen.lowering.independent import LANE
-from minigrad.codegen.plan.other_plans import BlockPlan
+from minigrad.codegen.plan.several import BlockPlan
 from minigrad.codegen.plan.spaces import spaces
 from minigrad.codegen.plan.steps import Bind, Order, Parts, Plan, Split, Step
 from minigrad.codegen.policy.group_reduction import as_one
@@ -30,7 +30,7 @@ def plan_block(block: Block, items: int, in_registers: bool = False) -> BlockPla
 
 
 def lanes(block: Block) -> int:
-    """How many lanes a block has, 1 for none."""
+    """The number of lanes of a block, 1 for none."""
     return max([size((v,)) for nest, _ in nests_of(block.body) for v in nest.domain if v.name == LANE], default=1)
 
 

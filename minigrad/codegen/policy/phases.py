@@ -21,7 +21,7 @@ from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.codegen.machines.caches import PAGE
 from minigrad.codegen.patterns.recognise_phases import recognise_any
 from minigrad.codegen.patterns.recognise_window import Axis, Window
-from minigrad.codegen.plan.other_plans import BlockPlan
+from minigrad.codegen.plan.several import BlockPlan
 from minigrad.codegen.plan.steps import Ahead, Bind, Order, Plan, Split
 from minigrad.codegen.policy import items
 from minigrad.errors import InternalError

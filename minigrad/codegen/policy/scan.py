@@ -29,7 +29,7 @@ from minigrad.codegen.lowering.independent import LANE, independent
 from minigrad.codegen.lowering.independent_axes import Axis, Carried, carried, independent_axes
 from minigrad.codegen.lowering.rename import statements
 from minigrad.codegen.plan.block import build_block
-from minigrad.codegen.plan.other_plans import BlockPlan
+from minigrad.codegen.plan.several import BlockPlan
 from minigrad.codegen.policy import inner, items
 from minigrad.codegen.transforms import budget
 from minigrad.errors import present

@@ -18,7 +18,7 @@ from minigrad.codegen.machines import machine as module
 from minigrad.codegen.machines.caches import fits, room
 from minigrad.codegen.machines.machine import FOLDER, facts, file_of, machine
 from minigrad.codegen.passes import Staged, stages_of
-from minigrad.codegen.plan.other_plans import AnyPlan, BlockPlan
+from minigrad.codegen.plan.several import AnyPlan, BlockPlan
 from minigrad.codegen.plan.steps import Call, Parts, Plan, Split
 from minigrad.codegen.policy.blocks import block_form
 from minigrad.errors import InternalError

@@ -21,7 +21,7 @@ from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.passes import Stage, flat_form, stages_of
 from minigrad.codegen.plan.block_products import folded
 from minigrad.codegen.plan.build import build
-from minigrad.codegen.plan.other_plans import parse_plan
+from minigrad.codegen.plan.several import parse_plan
 from minigrad.codegen.plan.steps import Plan, Split
 from minigrad.dtype import float32, int32, uint32
 from minigrad.errors import PlanError
@@ -86,7 +86,7 @@ CASES: dict[str, tuple[int, Callable[[], Tensor]]] = {
 def test_the_loops_equal_their_kernel(case: str, target: Target) -> None:
     sums, make = CASES[case]
     kernel, stage = staged(make(), target)
-    assert stage.plan.strategy == "quantized" and parse_plan(str(stage.plan)) == stage.plan
+    assert stage.plan.pattern == "quantized" and parse_plan(str(stage.plan)) == stage.plan
     calls = [s for loop in stage.function.body for s in getattr(loop, "body", ()) if isinstance(s, Call)]
     assert len(calls) == sums and all(c.kernel.name.endswith(VNNI) == (target is ZEN) for c in calls)
     computes(stage, kernel, 0.75)
@@ -101,18 +101,18 @@ def test_the_loops_equal_their_kernel(case: str, target: Target) -> None:
     lambda: (lambda w, x: two(w, w, x, x.exp()))(quantized("Q4_0", 64, 64), tensor(64)),  # two parts read x
 ], ids=["rows", "panels", "blocks", "integers", "computed", "shared"])
 def test_what_streams_as_before(make: Callable[[], Tensor]) -> None:
-    assert staged(make())[1].plan.strategy != "quantized"
+    assert staged(make())[1].plan.pattern != "quantized"
 
 
 def test_without_byte_products_it_streams_as_before() -> None:
     target = Target("avx512", "llvm", "skylake-avx512", 64, 32, 2, features=ZEN.features - {"avx512vnni"})
-    assert staged(quantized("Q4_0", 64, 64).linear(tensor(64)), target)[1].plan.strategy != "quantized"
+    assert staged(quantized("Q4_0", 64, 64).linear(tensor(64)), target)[1].plan.pattern != "quantized"
 
 
 def test_other_numbers_are_not_taken_for_nibbles() -> None:
     w = quantized("Q4_0", 64, 64)
     flipped = QuantizedTensor("Q4_0", w.shape, (w.words ^ 3, w.scales))  # not what lies in memory
-    assert staged(flipped.linear(tensor(64)))[1].plan.strategy != "quantized"
+    assert staged(flipped.linear(tensor(64)))[1].plan.pattern != "quantized"
 
 
 PLAN = """plan

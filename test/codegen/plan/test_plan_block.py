@@ -23,7 +23,7 @@ from minigrad.codegen.lowering.independent_axes import independent_axes
 from minigrad.codegen.plan.block import COMPUTED, build_block
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.compute import computed
-from minigrad.codegen.plan.other_plans import BlockPlan, parse_plan
+from minigrad.codegen.plan.several import BlockPlan, parse_plan
 from minigrad.codegen.plan.steps import Bind, Compute, Order, Plan
 from minigrad.codegen.policy import inner, items, scan
 from minigrad.errors import PlanError, present

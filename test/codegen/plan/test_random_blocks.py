@@ -20,7 +20,7 @@ from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.passes import stages_of
 from minigrad.codegen.plan.block import build_block
 from minigrad.codegen.plan.build import build
-from minigrad.codegen.plan.other_plans import BlockPlan
+from minigrad.codegen.plan.several import BlockPlan
 from minigrad.codegen.plan.steps import Bind, Plan
 from minigrad.codegen.policy.blocks import block_form
 from minigrad.codegen.policy.scan import as_block, choose

@@ -83,7 +83,7 @@ def test_large_products_of_other_sizes_share_a_function(shapes: list[tuple[int, 
     found = []
     for shape in shapes:
         stage, = stages_of(flat_kernel(make(*shape), AVX512), AVX512).stages
-        assert stage.plan.strategy == "panels" and len(stage.dims) == len(stage.function.dims)
+        assert stage.plan.pattern == "panels" and len(stage.dims) == len(stage.function.dims)
         found.append(stage.function)
     assert len(set(found)) == 1
 

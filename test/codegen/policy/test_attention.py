@@ -17,7 +17,7 @@ from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.passes import stages_of
-from minigrad.codegen.plan.other_plans import BlockPlan, parse_plan
+from minigrad.codegen.plan.several import BlockPlan, parse_plan
 from minigrad.codegen.policy import attention_groups
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.scheduler.graph import build_graph
@@ -222,7 +222,7 @@ OPENCL_CPU = Target("pocl", "opencl", "cpu", 32, 16, 2, local_memory=256 << 10, 
 
 def strategies(t: Tensor, target: Target) -> list[str]:
     steps = schedule(build_graph([t.node]), frozenset(), target).steps
-    return [stage.plan.strategy for step in steps for stage in stages_of(step.kernel, target).stages]
+    return [stage.plan.pattern for step in steps for stage in stages_of(step.kernel, target).stages]
 
 
 @pytest.mark.parametrize("target, rows, blocks", [

@@ -11,7 +11,7 @@ from minigrad.codegen.ir.text import parse_function, print_function
 from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.passes import Staged, stages_of
-from minigrad.codegen.plan.other_plans import BlockPlan, parse_plan
+from minigrad.codegen.plan.several import BlockPlan, parse_plan
 from minigrad.codegen.policy import attention_decode
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.expr import evaluate
@@ -151,7 +151,7 @@ def test_launches_and_bytes() -> None:
     y = tensor(8, 1, 64).scaled_dot_product_attention(tensor(2, 2048, 64), tensor(2, 2048, 64), enable_gqa=True)
     _, made = staged(y, AVX512)
     parts, rows = 2048 // attention_decode.PART, 8
-    assert [s.plan.strategy for s in made.stages] == ["block", "rows"]
+    assert [s.plan.pattern for s in made.stages] == ["block", "rows"]
     assert [s.extent for s in made.stages] == [2 * parts, rows]
     assert [n for _, n in made.scratch] == [parts * rows, parts * rows, parts * rows * 64]
 
@@ -159,6 +159,6 @@ def test_launches_and_bytes() -> None:
 def test_many_rows_are_blocks_or_lanes() -> None:
     k, v = tensor(1, 300, 16), tensor(1, 300, 16)
     _, made = staged(tensor(32, 1, 16).scaled_dot_product_attention(k, v, enable_gqa=True), AVX512)
-    assert [s.plan.strategy for s in made.stages] == ["block"]
+    assert [s.plan.pattern for s in made.stages] == ["block"]
     _, made = staged(tensor(1, 9, 16).scaled_dot_product_attention(k, v), AVX512)
-    assert [s.plan.strategy for s in made.stages] == ["block"]
+    assert [s.plan.pattern for s in made.stages] == ["block"]

@@ -14,7 +14,7 @@ from minigrad.codegen.ir.text import parse_function, print_function
 from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.passes import stages_of
-from minigrad.codegen.plan.other_plans import BlockPlan, parse_plan
+from minigrad.codegen.plan.several import BlockPlan, parse_plan
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.schedule import Schedule, schedule
@@ -52,7 +52,7 @@ def scheduled(tensors: Sequence[Tensor], target: Target) -> Schedule:
 
 def strategies(tensors: Sequence[Tensor], target: Target) -> list[str]:
     """Those of the kernels of gradients."""
-    return [stage.plan.strategy for step in scheduled(tensors, target).steps if step.kernel.name == "attention_gradient"
+    return [stage.plan.pattern for step in scheduled(tensors, target).steps if step.kernel.name == "attention_gradient"
             for stage in stages_of(step.kernel, target).stages]
 
 
@@ -189,7 +189,7 @@ def test_sums_alone_where_the_result_is_there_already() -> None:
     again = (y * tensor(2, 40, 8, grad=False)).sum().gradient(q, k, v)
     kernels = [s.kernel for s in scheduled(again, AVX512).steps]
     assert [k.name for k in kernels].count("attention") == 1
-    assert not any(s.plan.strategy == "rows" for k in kernels for s in stages_of(k, AVX512).stages)
+    assert not any(s.plan.pattern == "rows" for k in kernels for s in stages_of(k, AVX512).stages)
     y2 = q.scaled_dot_product_attention(k, v, is_causal=True)
     want = gradients(q, k, v, is_causal=True)
     for a, b in zip((y * weight_of(y2)).sum().gradient(q, k, v), want, strict=True):

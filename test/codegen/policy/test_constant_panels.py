@@ -41,7 +41,7 @@ def test_weights_that_each_call_would_copy(rows: int, strategy: str, width: int)
     made = in_panels(result, AVX512)
     assert made is not None and made.pack.params[0].shape == (256 // width, 256, width)
     plan = plan_of(made.kernel, AVX512)
-    assert plan.strategy == strategy and not plan.stages
+    assert plan.pattern == strategy and not plan.stages
 
 
 @pytest.mark.parametrize("result", [

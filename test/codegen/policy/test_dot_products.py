@@ -13,7 +13,7 @@ from minigrad import Tensor, devices, show
 from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.kernel.nodes import Kernel, Nest
-from minigrad.codegen.plan.joined import build_nests
+from minigrad.codegen.plan.build_nests import build_nests
 from minigrad.codegen.policy import tiles
 from minigrad.codegen.render.llvm_dot_products import signed_dot_of
 from minigrad.codegen.render.opencl import render_opencl

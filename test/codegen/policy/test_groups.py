@@ -25,8 +25,8 @@ from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.passes import render, stages_of
-from minigrad.codegen.plan.joined import build_nests
-from minigrad.codegen.plan.other_plans import JoinedPlan, parse_plan
+from minigrad.codegen.plan.build_nests import build_nests
+from minigrad.codegen.plan.several import JoinedPlan, parse_plan
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.policy import group_reduction, tiles
 from minigrad.codegen.transforms.unroll import unroll
@@ -220,7 +220,7 @@ def run_on(device: OpenCL, cases: dict[str, Callable[[], Tensor | tuple[Tensor, 
             device.copy_out(buffer, array)
             tolerance = 1e-3 if array.dtype == np.float16 else 2e-4
             np.testing.assert_allclose(array, expected[n], rtol=tolerance, atol=tolerance)
-    return {s.plan.strategy for k in staged for s in k.stages}
+    return {s.plan.pattern for k in staged for s in k.stages}
 
 
 OF_GROUPS = {"tiles", "group_reduction", "block", "window_groups"}

@@ -20,8 +20,8 @@ from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.nodes import Nest
 from minigrad.codegen.microkernels.matrix import UNITS, WAVE, MatrixUnit, matrix_microkernel
 from minigrad.codegen.passes import render, stages_of
-from minigrad.codegen.plan.joined import build_nests
-from minigrad.codegen.plan.other_plans import parse_plan
+from minigrad.codegen.plan.build_nests import build_nests
+from minigrad.codegen.plan.several import parse_plan
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.policy import tiles
 from minigrad.codegen.transforms.unroll import unroll
@@ -302,7 +302,7 @@ def run_on(device: OpenCL) -> None:
 def run_case(device: OpenCL, result: Tensor, target: Target) -> None:
     staged = stages_of(flat_kernel(result, target), target)
     stage, = staged.stages
-    assert stage.plan.strategy == "matrix"
+    assert stage.plan.pattern == "matrix"
     arrays = arguments(staged.kernel)
     if target is ROUNDING:
         arrays = {n: rounded(a) for n, a in arrays.items()}

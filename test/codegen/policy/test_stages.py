@@ -1,4 +1,4 @@
-"""Strategies: a scheduled kernel equals its unscheduled self under the interpreters, for several targets.
+"""Policies: a scheduled kernel equals its unscheduled self under the interpreters, for several targets.
 
 Every pass of the pipeline is verified, every text round-trips, and no plan changes a result.
 """
@@ -24,9 +24,9 @@ from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.kernel.text import parse_kernel, print_kernel
 from minigrad.codegen.passes import stages_of
-from minigrad.codegen.plan.other_plans import Plan, parse_plan
+from minigrad.codegen.plan.several import Plan, parse_plan
 from minigrad.codegen.transforms.unroll import unroll
-from minigrad.errors import FormatError
+from minigrad.errors import PlanError
 from minigrad.expr import evaluate
 from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.schedule import schedule
@@ -103,15 +103,15 @@ def test_no_division_in_an_inner_loop_where_extents_divide() -> None:
 
 
 def test_what_is_no_plan() -> None:
-    with pytest.raises(FormatError, match=r"expected 'plan strategy=...'"):
-        parse_plan("plan strategy='nonsense'")
+    with pytest.raises(PlanError, match="expected"):
+        parse_plan("plan pattern='nonsense'")
 
 
 def test_strategies_follow_from_use() -> None:
     found = {}
     for case in ("pointwise", "rows", "row sum", "matmul", "conv"):
         kernel = kernels(CASES[case](), AVX2)[-1]
-        found[case] = stages_of(kernel, AVX2).stages[0].plan.strategy
+        found[case] = stages_of(kernel, AVX2).stages[0].plan.pattern
     assert found == {"pointwise": "pointwise", "rows": "rows", "row sum": "reduction", "matmul": "panels",
                      "conv": "contraction"}
 

@@ -22,7 +22,7 @@ from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.scales import is_exact_in_integers, scaled_terms
 from minigrad.codegen.lowering.split import split_divisions
-from minigrad.codegen.plan.other_plans import Plan, parse_plan
+from minigrad.codegen.plan.several import Plan, parse_plan
 from minigrad.codegen.policy.stream import recognise_stream
 from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.render.llvm_dot_products import dot_of, possible_bits

@@ -22,8 +22,8 @@ from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.microkernels.sub_group import width_of
 from minigrad.codegen.passes import render, stages_of
-from minigrad.codegen.plan.joined import build_nests
-from minigrad.codegen.plan.other_plans import Plan, parse_plan
+from minigrad.codegen.plan.build_nests import build_nests
+from minigrad.codegen.plan.several import Plan, parse_plan
 from minigrad.codegen.plan.steps import Call
 from minigrad.codegen.policy import group_reduction
 from minigrad.runtime.device import Launch

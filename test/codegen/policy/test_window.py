@@ -23,8 +23,8 @@ from minigrad.codegen.passes import stages_of
 from minigrad.codegen.patterns.recognise_phases import recognise_phases
 from minigrad.codegen.patterns.recognise_window import recognise_window
 from minigrad.codegen.plan.block import build_block
-from minigrad.codegen.plan.joined import build_nests
-from minigrad.codegen.plan.other_plans import BlockPlan
+from minigrad.codegen.plan.build_nests import build_nests
+from minigrad.codegen.plan.several import BlockPlan
 from minigrad.codegen.policy.blocks import block_form
 from minigrad.codegen.policy.choose import choose_plans
 from minigrad.codegen.policy.window import plan
@@ -187,7 +187,7 @@ def test_no_accumulator_lives_on_the_stack(case: tuple[str, int], target: Target
     result = depthwise(of, 28, 32, kernel=kernel, padding=kernel // 2)
     step = schedule(build_graph([result.node]), frozenset(), target).steps[-1]
     stage = stages_of(step.kernel, target).stages[0]
-    assert stage.plan.strategy == "window"
+    assert stage.plan.pattern == "window"
     lines = assembly(render_llvm(stage.function, target).source, target.cpu).splitlines()
     sums = [line for line in lines if "vfmadd" in line and register in line]
     assert len(sums) >= 2 * kernel  # at least those of one column of taps

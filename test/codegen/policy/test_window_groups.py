@@ -20,10 +20,10 @@ from minigrad.codegen.patterns.recognise_phases import recognise_any
 from minigrad.codegen.patterns.recognise_window import Window, recognise_window
 from minigrad.codegen.plan.block import build_block
 from minigrad.codegen.plan.box import BANKS
+from minigrad.codegen.plan.build_nests import build_nests
 from minigrad.codegen.plan.context import Context
 from minigrad.codegen.plan.here import Here
-from minigrad.codegen.plan.joined import build_nests
-from minigrad.codegen.plan.other_plans import BlockPlan, Plan, parse_plan
+from minigrad.codegen.plan.several import BlockPlan, Plan, parse_plan
 from minigrad.codegen.plan.steps import resolve
 from minigrad.codegen.policy import window_groups
 from minigrad.codegen.policy.blocks import block_form
@@ -49,7 +49,7 @@ def test_windows_by_groups_equal_the_kernel(case: str) -> None:
             own = kernel.with_nests(nests)
             functions.append(build_block(block_form(own, target), plan, "f") if isinstance(plan, BlockPlan)
                              else build_nests(own, plan, "f"))
-            strategies.append(plan.strategy)
+            strategies.append(plan.pattern)
         assert target is not GPU or strategies == ["block" if len(kernel.nests) > 1 else "window_groups"]
         equal_the_kernel(kernel, functions)
 
@@ -114,7 +114,7 @@ def test_a_weight_gradient_of_few_planes_is_split_along_the_batch() -> None:
     assert isinstance(recognise_window(parts[0]), Window)
     parts_equal_the_kernel(kernel, parts, scratch)
     staged = stages_of(kernel, GPU)
-    assert [s.plan.strategy for s in staged.stages] == ["window_groups", "reduction"]
+    assert [s.plan.pattern for s in staged.stages] == ["window_groups", "reduction"]
     many = flat_kernel(depthwise("weight", 14, 14, batch=4, channels=400), GPU).nests[0]
     assert window_groups.split_planes(many, [], GPU) == [many]
 

@@ -147,7 +147,7 @@ def test_windows_over_other_numbers_of_planes_share_a_function(gradient: bool) -
         made = (y * leaf(*y.shape)).sum().gradient(weights)[0] if gradient else y
         kernel, = kernels(made, AVX512)
         stage, = stages_of(kernel, AVX512).stages
-        assert stage.plan.strategy == "window"
+        assert stage.plan.pattern == "window"
         return stage.function
 
     assert function(2, 6) == function(2, 10) and (gradient or function(3, 6) == function(2, 6))

@@ -14,7 +14,7 @@ from minigrad.codegen.kernel.text import parse_kernel, print_kernel
 from minigrad.codegen.kernel.verify import verify_kernel
 from minigrad.codegen.lowering.borders import FEW_ELEMENTS, split_borders
 from minigrad.codegen.passes import stages_of
-from minigrad.codegen.plan.other_plans import JoinedPlan
+from minigrad.codegen.plan.several import JoinedPlan
 from minigrad.codegen.render.opencl import render_opencl
 from minigrad.config import config
 from minigrad.nn import functional as F

@@ -73,11 +73,6 @@ class Plan:
         """The prefetches."""
         return tuple([s for s in self.steps if isinstance(s, Ahead)])
 
-    @property
-    def strategy(self) -> str:
-        """The pattern, by the name that plans of other kinds have for it."""
-        return self.pattern
-
     def __str__(self) -> str:
         return "\n".join([f"plan {self.pattern}".rstrip(), *[f"  {s}" for s in self.steps]])
 

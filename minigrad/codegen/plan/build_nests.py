@@ -12,7 +12,7 @@ from minigrad.codegen.ir.launch import function_of
 from minigrad.codegen.ir.nodes import Function, If, Loop, Stmt, extent_of
 from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.plan.build import build
-from minigrad.codegen.plan.other_plans import JoinedPlan
+from minigrad.codegen.plan.several import JoinedPlan
 from minigrad.codegen.plan.steps import Plan
 from minigrad.expr import Index, Var
 

@@ -11,13 +11,13 @@ from minigrad.codegen.plan.text import parse_plan as parse_steps
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """A plan for each of several nests. `kind` is the first line's second word."""
+    """A plan for each of several nests. `pattern` is the word after `plan`."""
 
-    kind: ClassVar[str]
+    pattern: ClassVar[str]
     plans: tuple[Plan, ...]
 
     def __str__(self) -> str:
-        return "\n".join([f"plan {self.kind}", *map(str, self.plans)])
+        return "\n".join([f"plan {self.pattern}", *map(str, self.plans)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,14 @@ class JoinedPlan(Several):
     """Nests beside each other in one launch, such as phases of a strided gradient: iterations of the first come before
     those of the second."""
 
-    kind = "joined"
+    pattern = "joined"
 
 
 @dataclass(frozen=True, slots=True)
 class BlockPlan(Several):
     """The nests of a block, in the order of its text."""
 
-    kind = "block"
+    pattern = "block"
 
 
 AnyPlan = Plan | JoinedPlan | BlockPlan
@@ -45,5 +45,5 @@ def parse_several(text: str) -> tuple[Plan, ...]:
 
 def parse_plan(text: str) -> AnyPlan:
     """The inverse of str(plan). Raises PlanError naming what is wrong."""
-    several = {f"plan {made.kind}": made for made in (JoinedPlan, BlockPlan)}.get(text.split("\n")[0].rstrip())
+    several = {f"plan {made.pattern}": made for made in (JoinedPlan, BlockPlan)}.get(text.split("\n")[0].rstrip())
     return parse_steps(text) if several is None else several(parse_several(text))
