@@ -19,7 +19,7 @@ from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.rows import WRITTEN_OUT, Row, lanes_of, rows_of
 from minigrad.codegen.plan.stage import Staged
 from minigrad.expr import Index, Var, bounds, coefficient, emin, subs, variables
-from minigrad.value import const, guard, substitute, walk
+from minigrad.value import guard, substitute, walk
 
 
 def bordered(ctx: Context, s: Staged, here: Here) -> list[Stmt] | None:
@@ -48,8 +48,7 @@ def bordered(ctx: Context, s: Staged, here: Here) -> list[Stmt] | None:
 
 def _row(ctx: Context, s: Staged, row: Row, lane: Index, width: int, hints: bool) -> tuple[list[Stmt], list[Stmt]]:
     """A row that is inside the image, and one that is not."""
-    place, x, inside = s.box.at(row.at), row.x, row.hi + 1 - row.lo
-    nothing = s.factor.args[1] if s.factor.op == "guard" else const(0, s.factor.dtype)
+    place, x, inside, nothing = s.box.at(row.at), row.x, row.hi + 1 - row.lo, row.outside
 
     def blanks(first: int, stop: int) -> list[Stmt]:
         return [Store(s.memory, subs(place, {x: k + lane}), nothing) for k in range(first, stop, width)]

@@ -115,12 +115,14 @@ class _Check:
             places = self.block(choose)
             if places is not None:
                 found, known = np.zeros(self.box.size), np.zeros(self.box.size, bool)
-                lanes = {x: Var(x, 0, self.ctx.loops.most(x) - 1) for x in places if self.ctx.loops.kind[x] == "vector"}
-                here = self.ctx.located(Here({**self.ones(), **places, **dict.fromkeys(self.once, 0), **lanes}))
+                outside = {x: Var(x, 0, self.ctx.loops.most(x) - 1) for x in places}  # known, borders might be others
+                lanes = {x: v for x, v in outside.items() if self.ctx.loops.kind[x] == "vector"}
+                here = self.ctx.located(Here({**self.ones(), **outside, **dict.fromkeys(self.once, 0)}))
                 opened = [(v, self.ctx.loops.most(x)) for x, v in lanes.items()]
+                fixed = {v: np.asarray(places[x]) for x, v in outside.items() if x not in lanes}
                 for store, around, conditions in _stores(bordered(self.ctx, s, here) or [], opened, []):
                     shape = [n for _, n in around]
-                    at = {v: np.arange(n).reshape([-1 if v is x else 1 for x, _ in around]) for v, n in around}
+                    at = fixed | {v: np.arange(n).reshape([-1 if v is x else 1 for x, _ in around]) for v, n in around}
                     holds = np.broadcast_to(_hold((*conditions, *store.conditions), at), shape)
                     offset = np.broadcast_to(_number(store.offset, at), shape)[holds]
                     self.inside(offset, "written")

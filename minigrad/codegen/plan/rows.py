@@ -37,6 +37,11 @@ class Row:
         return self.value.conditions if self.value.op == "guard" else ()
 
     @property
+    def outside(self) -> Value:
+        """The constant around the image: of guards around guards that of the first that is not always true here."""
+        return self.value.args[1] if self.value.op == "guard" else const(0, self.value.dtype)
+
+    @property
     def inside(self) -> Value:
         return self.value.args[0] if self.value.op == "guard" else self.value
 
@@ -68,6 +73,8 @@ def rows_of(stand: Places, box: Box, factor: Value, here: Here, name: Callable[[
         span = _span(value.conditions if value.op == "guard" else (), x, count)
         around = tuple(found[:-1])
         if span is None or made and [r.count for r, _ in around] != [r.count for r, _ in made[0].around]:
+            return []
+        if value.op == "guard" and value.args[1].op != "const":
             return []
         made.append(Row(around, x, count, *span, at, value))
     return made

@@ -6,7 +6,8 @@
                                          ..
 
 Each element is loaded once and goes into all sums that it meets; as neighbours go into the same ones, which takes its
-time, every third element comes first (of three taps).
+time, every third element comes first (of three taps); not where two workers make a sum, as the order of its terms
+depends on the copy then.
 """
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from minigrad.codegen.plan.context import Context
 from minigrad.codegen.plan.coordinates import terms_of
 from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.loop_nest import swept
+from minigrad.codegen.plan.loops import Loops, divides
 from minigrad.codegen.plan.spaces import Unit
 from minigrad.expr import Index, Var, subs
 from minigrad.value import Value, local, substitute, walk
@@ -55,9 +57,15 @@ def meetings(ctx: Context, around: Sequence[str], here: Here) -> Meetings | None
                 meet: dict[int, list[tuple[int, int]]] = {}
                 for t, k in product(range(loops.most(tap)), range(loops.most(copy))):
                     meet.setdefault(f * k + g * t, []).append((t, k))
-                step, places = -(-loops.most(tap) // f), sorted(meet)
+                step, places = 1 if _again(loops, copy) else -(-loops.most(tap) // f), sorted(meet)
                 return Meetings(tap, copy, [meet[p] for k in range(step) for p in places[k::step]])
     return None
+
+
+def _again(loops: Loops, copy: str) -> bool:
+    """True where blocks of workers reach back: two copies make the same sum, and must add its terms in one order."""
+    return any([s.edge == "back" and loops.root[s.loop] is loops.root[copy] and not divides(s, loops.extent(s.loop))
+                and any([loops.kind[x] == "parallel" for x in loops.inside(s.outer)]) for s in loops.split.values()])
 
 
 def by_element(ctx: Context, met: Meetings, around: Sequence[str], step: Callable[[Here, bool], list[Stmt]], here: Here

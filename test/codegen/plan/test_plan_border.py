@@ -22,6 +22,7 @@ from minigrad.codegen.plan.check_copies import check_copies
 from minigrad.codegen.plan.steps import Plan, Sizes, Split
 from minigrad.codegen.policy import window, window_groups
 from minigrad.errors import InternalError, PlanError
+from minigrad.nn import functional as F
 from minigrad.target import Target
 
 
@@ -35,9 +36,13 @@ def random_window(rng: np.random.Generator) -> Tensor:
     height, width = number(dilation * rows + 1, 24), number(dilation * columns + 5, 40)
     channels, padding = number(1, 3), (number(0, rows - 1), number(0, columns - 1))
     x = tensor(number(1, 2), channels, height, width)
-    kind = rng.choice(["forward", "data", "weight", "pool"])
-    if kind == "pool":
-        return x.max_pool2d((rows, columns), stride=stride)
+    kind = rng.choice(["forward", "data", "weight", "pool", "mean"])
+    if kind in ("forward", "pool", "mean"):  # borders of constants around borders of others
+        for _ in range(number(0, 2)):
+            x = F.pad(x, (number(0, 3), number(0, 3), number(0, 2), number(0, 2)), value=number(-2, 2))
+    if kind in ("pool", "mean"):
+        half = (number(0, rows // 2), number(0, columns // 2))
+        return (x.max_pool2d if kind == "pool" else x.avg_pool2d)((rows, columns), stride=stride, padding=half)
     w = tensor(channels * number(1, 2), 1, rows, columns)
     x.requires_grad = w.requires_grad = True
     y = x.conv2d(w, groups=channels, stride=stride, dilation=dilation, padding=padding)
@@ -81,8 +86,9 @@ def test_random_windows_by_random_tiles(seed: int) -> None:
             check_copies(own, product, chosen)
             arrays = arguments(kernel)
             expected = {name: a.copy() for name, a in arrays.items()}
-            interpret_kernel(kernel, expected, {})
-            interpret_function(function, arrays, {})
+            scalars = {s.name: 3.0 for s in kernel.scalars}
+            interpret_kernel(kernel, expected, scalars)
+            interpret_function(function, arrays, scalars)
             np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=3e-5, atol=3e-5)
     assert taken or len(kernel.nests) > 1 or isinstance(plan(kernel.nests[0], target), str)
 
