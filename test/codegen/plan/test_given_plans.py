@@ -8,6 +8,7 @@ from threading import Thread
 import numpy as np
 import pytest
 from conftest import CPU_DRIVERS, devices, drivers, one_in
+from support.gpu_device import NAME, as_gpu
 from support.random_plans import random_plan
 
 import minigrad
@@ -240,6 +241,22 @@ def test_random_plans_run(device: str) -> None:
             if accepted == (5 if device == "CPU" else 2):
                 break
         assert accepted >= 2
+
+
+@pytest.mark.parametrize("driver", drivers())
+@pytest.mark.parametrize("stride, of, found, instead", [
+    (1, "", r"split y -> ty u by \d+, \w+", "split y -> ty u by 2, guard"),
+    (1, "", r"gx x by \d+, \w+", "gx x by 3, guard"),
+    (2, "image", r"bind unroll (r\d) u", r"bind unroll u \1")])
+def test_plans_of_windows_by_groups_are_given_back(driver: str, stride: int, of: str, found: str, instead: str) -> None:
+    with as_gpu(driver):
+        x = tensor(3, 256, device=NAME)
+        want = layer(x, stride, of).numpy()
+        texts = plans.of(layer(x, stride, of))
+        changed = {name: re.sub(found, instead, text) for name, text in texts.items()}
+        assert any("plan block" in text if of else "plan window_groups" in text for text in texts.values())
+        with plans(changed):
+            np.testing.assert_array_equal(layer(x, stride, of).numpy(), want)
 
 
 def test_what_a_block_expects() -> None:
