@@ -109,11 +109,11 @@ def _shared(loops: Loops, shared: list[str], items: list[str]) -> Faults:
                   "inside another"
     if shared and items.index(shared[-1]) - items.index(shared[0]) >= len(shared):
         yield f"order: expected the item loops {' '.join(shared)} beside each other, as they share work-items"
-    kinds = ("group", "item", "unroll") if len(loops.spaces) == 2 and isinstance(loops.units[0], tuple) else (
-        "group", "item")  # a tile has all its sums before anything else
-    for x in loops.order if any(loops.sums(y) for y in shared) else ():
-        if not loops.space[x] and loops.kind[x] not in kinds:
-            yield f"bind {loops.kind[x]} {x}: expected {' or '.join(kinds)}, as work-items join their sums once"
+    one = len(loops.spaces) == 2 and isinstance(loops.units[0], tuple)
+    for k, x in enumerate(loops.order if any(loops.sums(y) for y in shared) else ()):
+        tile = one and k > loops.first_sum and loops.kind[x] == "unroll"  # all sums are there before they are joined
+        if not loops.space[x] and loops.kind[x] not in ("group", "item") and not tile:
+            yield f"bind {loops.kind[x]} {x}: expected group or item, as work-items join their sums once"
 
 
 def _uniform(loops: Loops, items: list[str]) -> Faults:

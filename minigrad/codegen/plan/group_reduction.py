@@ -25,9 +25,10 @@ Joined = Callable[[Index], Value]
 """Gives the k-th of several sums."""
 
 
-def joined(ctx: Context, items: Items, around: Sequence[str], monoid: Monoid, acc: str, count: int, dtype: DType,
-           out: list[Stmt]) -> Joined:
-    """Appends what joins the parts that work-items have of so many sums; returns what gives the k-th of them."""
+def joined(ctx: Context, items: Items, around: Sequence[str], monoid: Monoid, acc: str, count: int, parts: int,
+           dtype: DType, out: list[Stmt]) -> Joined:
+    """Appends what joins those that work-items have of so many sums, every `parts`-th of their accumulators; returns
+    what gives the k-th of them."""
     def shared(stem: str, size: int) -> str:
         name = ctx.name(stem)
         ctx.memory.append(Alloc(name, dtype, size, "local"))
@@ -43,7 +44,7 @@ def joined(ctx: Context, items: Items, around: Sequence[str], monoid: Monoid, ac
     var, size = items.var, items.size
 
     part, own = shared("part", items.count * count), items.count
-    out += each(lambda k: [Store(part, k * own + var, load(acc, (k,), dtype))])
+    out += each(lambda k: [Store(part, k * own + var, load(acc, (k * parts,), dtype))])
     calls = [c.kernel for c in ctx.loops.of(CallStep) if c.at in around]
     name = next((n for n in calls if n == sub_group_name(monoid.name, dtype, width_of(n))), "")
     kernel = sub_group_microkernel(name)

@@ -187,7 +187,7 @@ class Sum:
         out = self.in_order(self.here)
         if self.ctx.items is not None and any(self.ctx.loops.kind[x] == "item" for x in self.around):
             self.joined = [joined(self.ctx, self.ctx.items, self.around, t.monoid, t.acc, self.count(t.used),
-                                  t.body.dtype, out) for t in self.terms]
+                                  self.count(self.parts), t.body.dtype, out) for t in self.terms]
         return out
 
     def results(self) -> list[Value]:

@@ -226,6 +226,36 @@ def test_teams_equal_the_kernel(plan: str, sizes: tuple[int, int]) -> None:
     equals(rows(*sizes), TEAM_PLANS[plan])
 
 
+TILE = """kernel tile(out o0: f32[{m}, 4], p0: f32[{m}, {n}, 9], p1: f32[4, 9, {n}])
+  for i0<{m}, i1<4:
+    t0 = sum(r0<{n}, r1<9: p0[i0, r0, r1] * p1[i1, r1, r0])
+    o0[i0, i1] = t0 + 1.0
+"""
+OF_TILES = """plan
+  split i0 -> g u by 2, guard
+  split r0 -> c t by 3, guard
+  split r1 -> d tt by 8, guard
+  bind group g
+  bind item u t tt
+  bind unroll i1
+  order g u t tt c d i1
+"""
+
+
+@pytest.mark.parametrize("sizes", [(4, 6), (3, 7), (1, 1)], ids=str)
+@pytest.mark.parametrize("plan", [OF_TILES, OF_TILES.replace("c d i1", "c i1 d"), OF_TILES.replace("u t tt", "t tt u"),
+                                  OF_TILES + "  call sub_sum_f32_8 at tt\n",
+                                  OF_TILES.replace("unroll i1", "unroll i1 d") + "  parts d\n"])
+def test_teams_along_two_loops_have_several_sums(plan: str, sizes: tuple[int, int]) -> None:
+    m, n = sizes
+    equals(collapse(flatten(parse_kernel(TILE.format(m=m, n=n)))), plan)
+
+
+def test_sums_that_work_items_join_are_written_out_inside_their_loops() -> None:
+    with pytest.raises(PlanError, match="bind unroll i1: expected group or item, as work-items join their sums once"):
+        equals(collapse(flatten(parse_kernel(TILE.format(m=3, n=7)))), OF_TILES.replace("c d i1", "i1 c d"))
+
+
 def test_a_sum_of_everything_is_one_team() -> None:
     kernel = parse_kernel("""kernel total(out o0: f32[1], p0: f32[150])
   for:
