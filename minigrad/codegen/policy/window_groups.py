@@ -9,13 +9,17 @@
             order i0 gb gx ty x r1 r0 u
             stage p0 at gx as [y+r0][x+r1], by items
 
-    plane   for planes group: an accumulator per tap and work-item
-              for sums around and tiles of the plane: copy; barrier; A in registers, taps written out; barrier
-              what the work-items have of each tap added up in local memory, the epilogue
+    plane   split r1 -> gb y by 28, exact     those of a tile, of which work-items share the sum
+            split y -> ty u by 7, exact
+            split r2 -> gx x by 16, guard
+            bind group i0
+            bind item ty x
+            bind unroll u i2 i1               a sum for each tap
+            order i0 ty x r0 gb gx i2 i1 u
+            stage p1 at gx as [y+i1][x+i2], by items
 
 A group takes several planes (taps) or images (plane) at a time where one has too few rows and columns for it. How many,
-and whether the sums around a plane are split, depends on shapes and the target only. The form 'plane', and phases of a
-strided gradient, have a plan of their own.
+and whether the sums around a plane are split, depends on shapes and the target only.
 """
 from __future__ import annotations
 
