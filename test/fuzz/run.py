@@ -3,17 +3,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import torch
+from support.gpu_device import AsGpu
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 import minigrad
 from fuzz.network import META, Network, Written, cotangents, numbers
-from minigrad import Tensor, config, jit
+from minigrad import Tensor, config, devices, jit
 from minigrad.nn import functional
 
 OURS = {"F": functional, "Tensor": Tensor, "cat": minigrad.cat, "where": minigrad.where, "einsum": minigrad.einsum,
@@ -120,10 +121,21 @@ EXACT = ("detach", "clone", "zeros_like", "ones_like", "alias", "_unsafe_view", 
 
 @contextmanager
 def settings(network: Network, device: str) -> Iterator[None]:
-    """The settings of a network on a device."""
+    """The settings of a network on a device. Drivers are described once in a process, by the plans that were wanted
+    then: by plans for GPUs a driver is a device of its own."""
+    if network.opencl_plans == "gpu" and device.startswith("CL"):
+        device = _as_gpu(device)
     more: dict[str, Any] = {"poison": network.poison} if hasattr(config.current(), "poison") else {}
-    with config(device=device, threads=network.threads, opencl_plans=network.opencl_plans, **more):
+    with config(device=device, threads=network.threads, **more):
         yield
+
+
+@cache
+def _as_gpu(driver: str) -> str:
+    """The name of a driver as a GPU."""
+    device = AsGpu(driver, name="GPU" + "".join(filter(str.isalnum, driver[3:])).upper())
+    devices.register(device.name, lambda: device)
+    return device.name
 
 
 def computed_inputs(network: Network, w: Written, calls: int) -> list[dict[str, np.ndarray]]:

@@ -22,13 +22,13 @@ class AsGpu(OpenCL):
     program before it is compiled, `facts` are further ones of the target. `programs`: what was compiled, as it was
     planned."""
 
-    def __init__(self, driver: str, written: Callable[[str], str] = str, **facts: Any):
+    def __init__(self, driver: str, written: Callable[[str], str] = str, name: str = NAME, **facts: Any):
         info = find_device(driver.partition(":")[2])
         super().__init__(replace(info, vector_bytes=4))
-        self.name, self.written = NAME, written
+        self.name, self.written = name, written
         self.programs: dict[Program, None] = {}
         self.target = replace(self.info.target, **{
-            "name": NAME, "units": UNITS, "local_memory": min(LOCAL_MEMORY, info.local_memory),
+            "name": name, "units": UNITS, "local_memory": min(LOCAL_MEMORY, info.local_memory),
             "max_group": min(GROUP, info.max_group), **facts})
 
     def load(self, programs: Iterable[Program]) -> list[Executable]:
