@@ -7,10 +7,9 @@ or lengths that are one when flat, layers whose sizes are arguments, programs.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import groupby
 from types import ModuleType
 from typing import TypeVar
 
@@ -35,7 +34,7 @@ from minigrad.codegen.plan.sizes import shares_sizes, with_sizes_as_dims
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.policy import packed, panels, scan
 from minigrad.codegen.policy.attention_decode import split_keys
-from minigrad.codegen.policy.blocks import block_form, runs
+from minigrad.codegen.policy.blocks import block_form
 from minigrad.codegen.policy.choose import choose_plans, general_plan_of
 from minigrad.codegen.policy.cut import cut_columns
 from minigrad.codegen.policy.lanes import with_widest
@@ -65,6 +64,7 @@ renderers: dict[str, Callable[[Function, Target], Program]] = {}
 """The functions that write programs in the languages that users add (minigrad.devices), by language."""
 
 Unit = tuple[tuple[Nest, ...], AnyPlan]
+"""The nests of a stage, and its plan."""
 T = TypeVar("T")
 
 
@@ -131,9 +131,12 @@ def flat_form(kernel: Kernel) -> Kernel:
 def _stages_of(kernel: Kernel, target: Target) -> Staged:
     """The stages of a kernel, shared with those that differ in what becomes an argument."""
     flat, begins = run(from_first, flat_form(kernel))  # where reading begins: `x[t]` is one program for all t
-    given = given_plans(flat, runs(flat.nests, target), target.plans) if target.plans else ()
-    general, length = (flat, {}) if given else run(of_any_length, flat)  # the length of what is pointwise
-    staged = _stages_of_flat(general, replace(target, plans=()) if target.plans else target, given)
+    plain = replace(target, plans=()) if target.plans else target
+    if target.plans and (given := given_plans(parts_of(flat, *units_of(flat, plain)), target.plans)):
+        general, length = flat, dict[Var, Index]()
+    else:
+        given, (general, length) = (), run(of_any_length, flat)  # the length of what is pointwise
+    staged = _stages_of_flat(general, plain, given)
     return _bound(staged, length, begins) if length or begins or any([s.begins for s in staged.stages]) else staged
 
 
@@ -142,29 +145,24 @@ def _stages_of_flat(flat: Kernel, target: Target, given: Given) -> Staged:
     """The stages of a flat kernel, which many kernels become, those of other shapes or lengths. Where a chosen plan
     fits no loops, by a mistake of ours, general plans take its place; not in tests, nor for a plan that is given."""
     try:
-        return _planned(flat, target, given)
+        units, scratch = units_of(flat, target)
+        theirs = dict(given)
+        return _staged(flat, [(nests, theirs.get(k, plan)) for k, (nests, plan) in enumerate(units)], scratch, target)
     except MISTAKES as error:
         if given or current().verify:
             raise
         if current().debug:
             print(f"[plan] {flat.name} gets general plans instead of what was refused: {error!r}", file=sys.stderr)
-        units: list[Unit] = [((nest,), general_plan_of(nest, target)) for nest in flat.nests]
-        return _staged(flat, units, [], target)
+        units = tuple([((nest,), general_plan_of(nest, target)) for nest in flat.nests])
+        return _staged(flat, units, (), target)
 
 
-def _planned(flat: Kernel, target: Target, given: Given) -> Staged:
-    """The stages of a flat kernel by plans that are given and chosen: what has a user's is one stage as it is."""
+def units_of(flat: Kernel, target: Target) -> tuple[tuple[Unit, ...], tuple[Param, ...]]:
+    """The nests of a flat kernel as they run, those together that are one stage, each with its plan; and the buffers
+    between stages."""
     scratch: list[Param] = []
-    units: list[Unit] = []
-    theirs = dict(given)
-    for is_given, found in groupby(enumerate(runs(flat.nests, target)), lambda numbered: numbered[0] in theirs):
-        if is_given:
-            units += [(together, theirs[k]) for k, together in found]
-        else:
-            nests = [part for _, together in found for nest in together
-                     for part in _shared_out(flat, nest, scratch, target)]
-            units += run(choose_plans, nests, target, of=(flat, scratch))  # by how the variables are used
-    return _staged(flat, units, scratch, target)
+    nests = [part for nest in flat.nests for part in _shared_out(flat, nest, scratch, target)]
+    return tuple(run(choose_plans, nests, target, of=(flat, scratch))), tuple(scratch)  # by how variables are used
 
 
 def _shared_out(flat: Kernel, nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
@@ -186,17 +184,24 @@ def _shared_out(flat: Kernel, nest: Nest, scratch: list[Param], target: Target) 
     return nests
 
 
-def _staged(flat: Kernel, units: list[Unit], scratch: list[Param], target: Target) -> Staged:
-    """The stages of nests with their plans. A scratch buffer is an output of the stage that writes it and an input of
-    those after it."""
-    whole = replace(flat, params=flat.params + tuple(scratch))
+def parts_of(flat: Kernel, units: Sequence[Unit], scratch: Sequence[Param]) -> list[Kernel]:
+    """The kernel of each stage. A buffer between stages is an output of that which writes it and an input of those
+    after it."""
+    found, written = [], set[str]()
+    for nests, _ in units:
+        params = [replace(p, mode="in") if p.name in written else p for p in scratch]
+        found.append(replace(flat, params=(*flat.params, *params)).with_nests(nests))
+        written |= {s.param for nest in nests for s in nest.body if isinstance(s, Store)}
+    return found
+
+
+def _staged(flat: Kernel, units: Sequence[Unit], scratch: Sequence[Param], target: Target) -> Staged:
+    """The stages of nests with their plans."""
     stages = []
-    written: set[str] = set()
-    for k, (together, plan) in enumerate(units):
-        params = [replace(p, mode="in") if p in scratch and p.name in written else p for p in whole.params]
+    for k, (part, (nests, plan)) in enumerate(zip(parts_of(flat, units, scratch), units, strict=True)):
         name = f"{flat.name}_{k}" if len(units) > 1 else flat.name
-        stages.append(_stage(replace(whole, params=tuple(params)), together, plan, name, target))
-        written |= {s.param for nest in together for s in nest.body if isinstance(s, Store)}
+        stages.append(_stage(part, nests, plan, name, target))
+    whole = replace(flat, params=(*flat.params, *scratch))
     return Staged(whole, tuple(stages), tuple((p.dtype, p.shape[0]) for p in scratch))
 
 
@@ -232,7 +237,7 @@ def _stages_of_block(kernel: Kernel, target: Target) -> Staged:
     """The one stage of a loop with a carried state."""
     places, nests = present(scan.choose(kernel, target), "[scan] expected a plan"), scan.repeated(kernel)
     kernel, plan = run(as_block, kernel, places, target)                    # what is independent is for workers
-    plan = next((given for _, given in given_plans(kernel, (), target.plans) if isinstance(given, BlockPlan)), plan)
+    plan = next((given for _, given in given_plans([kernel], target.plans) if isinstance(given, BlockPlan)), plan)
     function = run(build_block, kernel, plan, kernel.name, of=kernel.dims)  # the loops of each nest, one after another
     function = run(bounded_sums, function, {}, of=kernel.dims)              # no accumulator takes many terms
     return Staged(kernel, (Stage(function, plan, nests, kernel.dims, extent_of(function)),), ())

@@ -16,12 +16,10 @@ from dataclasses import replace
 from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.kernel.text import print_kernel
 from minigrad.codegen.lowering.arguments import from_first
-from minigrad.codegen.passes import Staged, flat_form, stages_of
-from minigrad.codegen.plan.given import PATTERN, given_plans, names, parse_given, taken
-from minigrad.codegen.plan.several import BlockPlan
-from minigrad.codegen.plan.steps import Plan
-from minigrad.codegen.policy.blocks import block_form, runs
-from minigrad.codegen.policy.choose import plan_of_steps
+from minigrad.codegen.passes import flat_form, parts_of, stages_of, units_of
+from minigrad.codegen.plan.given import names, parse_given, taken
+from minigrad.codegen.plan.several import AnyPlan, BlockPlan
+from minigrad.codegen.policy.blocks import block_form
 from minigrad.config import config, current
 from minigrad.engine.show import scheduled
 from minigrad.errors import PlanError
@@ -63,39 +61,31 @@ class plans:  # noqa: N801  (used like a function)
     def of(what: object) -> dict[str, str]:
         """The plans of what a lazy Tensor (or a list of them) computes, by the names of kernels; nothing is run.
 
-        Every text begins with the kernel that it is for, in remarks. Where a kernel runs by a plan of another kind (its
-        last remark says which), the text has the steps that it would have without that.
+        Every text begins with the kernel that it is for, in remarks: a stage, one of several where sums are shared, or
+        operands are rewritten first.
         """
         found = scheduled(what)
         if found is None:
             return {}
         schedule, target = found
-        plain = replace(target, plans=())
         made: dict[str, tuple[str, str]] = {}
         for step in schedule.steps:
-            staged = stages_of(step.kernel, target)
-            others = sorted({s.plan.pattern for s in staged.stages})
-            for name, own, kernel, plan in _plans(step.kernel, staged, target, plain):
-                remarks = print_kernel(kernel).splitlines()
-                if plan.pattern != PATTERN and others != [plan.pattern]:
-                    remarks.append(f"runs by: {', '.join(others)}")
+            for name, own, kernel, plan in _plans(step.kernel, target):
                 head, *steps = str(plan).splitlines()
-                made[own] = name, "\n".join([head, *(f"  # {line}" for line in remarks), *steps])
+                remarks = [f"  # {line}" for line in print_kernel(kernel).splitlines()]
+                made[own] = name, "\n".join([head, *remarks, *steps])
         count = Counter(name for name, _ in made.values())
         return {name if count[name] == 1 else own: text for own, (name, text) in made.items()}
 
 
-def _plans(kernel: Kernel, staged: Staged, target: Target, plain: Target
-           ) -> Iterator[tuple[str, str, Kernel, Plan | BlockPlan]]:
-    """The two names of each plan of a kernel, what it is for, and the plan."""
+def _plans(kernel: Kernel, target: Target) -> Iterator[tuple[str, str, Kernel, AnyPlan]]:
+    """The two names of the plan of each stage of a kernel, what it is for, and the plan."""
+    staged = stages_of(kernel, target)
     if kernel.block is not None:
-        (name, own), = names(staged.kernel, ())
-        yield from [(name, own, staged.kernel, s.plan) for s in staged.stages if isinstance(s.plan, BlockPlan)]
-        return
-    flat = from_first(flat_form(kernel))[0]
-    together = runs(flat.nests, target)
-    given = dict(given_plans(flat, together, target.plans))
-    for k, (name, own) in enumerate(names(flat, together)):
-        plan = given.get(k) or plan_of_steps(together[k], plain)
-        part = flat.with_nests(together[k])
-        yield name, own, block_form(part, target) if isinstance(plan, BlockPlan) else part, plan
+        parts = [staged.kernel]
+    else:
+        flat = from_first(flat_form(kernel))[0]
+        parts = parts_of(flat, *units_of(flat, replace(target, plans=())))
+    for part, stage, (name, own) in zip(parts, staged.stages, names(parts), strict=True):
+        form = block_form(part, target) if isinstance(stage.plan, BlockPlan) and part.block is None else part
+        yield name, own, form, stage.plan

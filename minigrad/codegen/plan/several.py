@@ -45,5 +45,6 @@ def parse_several(text: str) -> tuple[Plan, ...]:
 
 def parse_plan(text: str) -> AnyPlan:
     """The inverse of str(plan). Raises PlanError naming what is wrong."""
-    several = {f"plan {made.pattern}": made for made in (JoinedPlan, BlockPlan)}.get(text.split("\n")[0].rstrip())
+    first = next(filter(None, [line.split("#")[0].strip() for line in text.splitlines()]), "")
+    several = {f"plan {made.pattern}": made for made in (JoinedPlan, BlockPlan)}.get(first)
     return parse_steps(text) if several is None else several(parse_several(text))

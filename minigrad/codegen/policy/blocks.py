@@ -1,9 +1,7 @@
 """The block that nests become whose plan is that of a block."""
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
 
 from minigrad.codegen.kernel.nodes import Block, Kernel, Nest, Store
 from minigrad.codegen.plan.several import BlockPlan
@@ -18,16 +16,6 @@ from minigrad.codegen.policy import (
 )
 from minigrad.errors import PlanError
 from minigrad.target import Target
-
-
-def runs(nests: Sequence[Nest], target: Target) -> list[tuple[Nest, ...]]:
-    """Neighbours together that store to the same parameters and are one block, the others alone."""
-    found: list[tuple[Nest, ...]] = []
-    for _, same in groupby(nests, key=stored):
-        run = tuple(same)
-        one = len(run) > 1 and isinstance(phases.plan(run, target), BlockPlan)
-        found += [run] if one else [(nest,) for nest in run]
-    return found
 
 
 def stored(nest: Nest) -> list[str]:

@@ -73,14 +73,6 @@ def _first_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
     return (nest, blocks) if blocks is not None else stream.plan(nest, target) or other_plan(nest, target)
 
 
-def plan_of_steps(nests: tuple[Nest, ...], target: Target) -> Plan | BlockPlan:
-    """The plan of a nest or of the block that nests become, or where that is one of another kind the steps that the
-    general policies give a nest."""
-    (own, plan), *_ = choose_plans(nests, target)
-    known = own == nests and isinstance(plan, Plan | BlockPlan)
-    return plan if known else general_plan_of(nests[0], target)  # type: ignore[return-value]
-
-
 def general_plan_of(nest: Nest, target: Target) -> Plan:
     """The plan of the general policies, which take any nest."""
     if is_scatter(nest):
