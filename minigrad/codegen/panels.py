@@ -17,7 +17,7 @@ from minigrad.codegen.machines.machine import machine
 from minigrad.codegen.passes import stages_of
 from minigrad.codegen.plan.several import AnyPlan
 from minigrad.codegen.plan.steps import Plan, Split, resolve
-from minigrad.codegen.policy.panels import MAX_K, USUAL
+from minigrad.codegen.policy.panels import DEFAULT_ROWS, MAX_K
 from minigrad.errors import InternalError
 from minigrad.expr import Var, variables
 from minigrad.target import Target
@@ -83,7 +83,7 @@ def _has_usual_tile(plan: AnyPlan) -> bool:
     """True where panels are read in place by tiles of the usual rows: those of 4 are slow where a function such as erf
     follows the sum (decision 40)."""
     return isinstance(plan, Plan) and plan.pattern == "panels" and not plan.stages and any(
-        [isinstance(s, Split) and s.inner == "u" and s.size == USUAL[0] for s in plan.steps])
+        [isinstance(s, Split) and s.inner == "u" and s.size == DEFAULT_ROWS for s in plan.steps])
 
 
 def _copies(plan: AnyPlan, param: Param) -> bool:

@@ -74,7 +74,7 @@ class _Model:
         self.nest, self.loops, self.target, self.facts = nest, loops, target, machine(target)
         self.trips = {x: self.trip(x) for x in loops.order}
         self.domain = tuple([x for x in loops.order if not loops.space[x]])
-        self.outside = loops.order[:loops.first_sum]
+        self.outside = loops.order[:loops.first_reduction]
 
     def trip(self, name: str) -> int:
         count = self.loops.extent(name)

@@ -7,8 +7,8 @@
 
 A file states what differs from the one it is `like`. A processor's is named as LLVM names it; one without a file is
 like the generic one of its vectors. Compiled for another processor (MINIGRAD_CPU), a program rounds as that one's facts
-say, and is as fast as those of the one that it runs on. `section.one_fma` holds where one multiply-add of whole vectors
-begins in a cycle.
+say, and is as fast as those of the one that it runs on. `section.half_rate_512` holds where one multiply-add of whole
+vectors begins in a cycle.
 """
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _for_bytes(by_bytes: Mapping[str, int], vector_bytes: int) -> int:
 def _at_rate(section: Mapping[str, Any], rate: int) -> dict[str, Any]:
     """A section's facts at so many multiply-adds per cycle."""
     found = dict(section)
-    slow = found.pop("one_fma", {})
+    slow = found.pop("half_rate_512", {})
     return found | slow if rate == 1 else found
 
 

@@ -79,7 +79,7 @@ def recognise(nest: Nest) -> Contraction | str:
 
 
 @lru_cache(maxsize=256)
-def with_row(nest: Nest) -> Contraction | str:
+def matrix_or_vector_product(nest: Nest) -> Contraction | str:
     """Likewise; a vector times a matrix is a contraction too, whose M is one variable that is always 0."""
     found = recognise(nest)
     if not isinstance(found, str):

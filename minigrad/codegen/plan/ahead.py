@@ -7,14 +7,14 @@ from dataclasses import replace
 from minigrad.codegen.ir.nodes import Loop, Prefetch, Stmt
 from minigrad.codegen.machines.caches import LINE
 from minigrad.codegen.plan.context import Context
-from minigrad.codegen.plan.here import Here
+from minigrad.codegen.plan.position import Position
 from minigrad.codegen.plan.steps.ahead import Ahead, places_after
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var, coefficient, subs, variables
 from minigrad.value import Value, free_variables, value_atoms, walk
 
 
-def operands_ahead(ctx: Context, bodies: Sequence[Value], name: str, here: Here) -> list[Stmt]:
+def operands_ahead(ctx: Context, bodies: Sequence[Value], name: str, here: Position) -> list[Stmt]:
     """The prefetches of an iteration of a sum's loop, of what its terms read."""
     out: list[Stmt] = []
     for a in ctx.ahead:
@@ -32,7 +32,7 @@ def moves(e: Index, v: Var) -> bool:
     return v in variables(e) and not any([v in free_variables(a.value) for a in value_atoms(e)])
 
 
-def outputs_ahead(ctx: Context, name: str, here: Here) -> list[Stmt]:
+def outputs_ahead(ctx: Context, name: str, here: Position) -> list[Stmt]:
     """The prefetches of an iteration of a loop around the sums, of what it stores and reads after them."""
     out: list[Stmt] = []
     for a in ctx.ahead:
@@ -43,12 +43,12 @@ def outputs_ahead(ctx: Context, name: str, here: Here) -> list[Stmt]:
     return out
 
 
-def _prefetches(ctx: Context, a: Ahead, places: Sequence[tuple[Index, DType]], here: Here, known: list[Stmt]
+def _prefetches(ctx: Context, a: Ahead, places: Sequence[tuple[Index, DType]], here: Position, known: list[Stmt]
                 ) -> list[Stmt]:
     """Prefetches of places of a buffer, moved ahead, for copies that are open or not, a line of memory once."""
     loops = ctx.loops
     copies = {x: Var(x, 0, loops.most(x) - 1) for x in here.copies if loops.kind[x] == "unroll"}
-    open_ = here.gone.union(here.places, copies)
+    open_ = here.omitted.union(here.places, copies)
     start: dict[str, Index] = {x: 0 for x in loops.order if x not in open_ or loops.kind.get(x) == "vector"}
     inside = replace(here, places={**here.places, **start, **copies})
     used_by = frozenset[Var]().union(*[variables(index) for index, _ in places])
@@ -85,14 +85,15 @@ def _prefetches(ctx: Context, a: Ahead, places: Sequence[tuple[Index, DType]], h
     return out
 
 
-def _between(ctx: Context, a: Ahead, here: Here) -> list[str]:
+def _between(ctx: Context, a: Ahead, here: Position) -> list[str]:
     """Open loops of the domain that are serial and inside the one that a prefetch is ahead of."""
     order = ctx.loops.order
     first = order.index(a.of) + 1 if a.of in order else len(order)
     return [x for x in order[first:] if x in here.places and ctx.loops.kind[x] == "serial" and not ctx.loops.space[x]]
 
 
-def _run(ctx: Context, a: Ahead, place: Index, copies: dict[str, Var], dtype: DType, here: Here) -> list[Stmt] | None:
+def _run(ctx: Context, a: Ahead, place: Index, copies: dict[str, Var], dtype: DType, here: Position
+         ) -> list[Stmt] | None:
     """Lines of one run of memory, of which each iteration of a sum's loop prefetches its share; None where the copies
     and that loop do not read one."""
     loops, k = ctx.loops, here.places[a.at]

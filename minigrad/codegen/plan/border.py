@@ -15,14 +15,14 @@ from __future__ import annotations
 from minigrad.codegen.ir.nodes import If, Loop, Prefetch, Stmt, Store
 from minigrad.codegen.machines.caches import LINE
 from minigrad.codegen.plan.context import Context
-from minigrad.codegen.plan.here import Here
+from minigrad.codegen.plan.position import Position
 from minigrad.codegen.plan.rows import WRITTEN_OUT, Row, lanes_of, rows_of
 from minigrad.codegen.plan.stage import Staged
 from minigrad.expr import Index, Var, bounds, coefficient, emin, subs, variables
 from minigrad.value import guard, substitute, walk
 
 
-def bordered(ctx: Context, s: Staged, here: Here) -> list[Stmt] | None:
+def bordered(ctx: Context, s: Staged, here: Position) -> list[Stmt] | None:
     """The copy with its border apart; None where it has none that is told by constants."""
     if not s.box.padded or s.step.transposed or s.called:
         return None

@@ -14,8 +14,8 @@ from minigrad.codegen.ir.launch import places_of
 from minigrad.codegen.machines.caches import LINE
 from minigrad.codegen.microkernels.matrix import WAVE
 from minigrad.codegen.plan.coordinates import Laid, above, base_of, inside_box, length, place, room, terms_of
-from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.loops import Loops, refuse
+from minigrad.codegen.plan.position import Position
 from minigrad.codegen.plan.steps.call import block_calls
 from minigrad.codegen.plan.steps.stage import Stage
 from minigrad.errors import PlanError, quantity
@@ -41,7 +41,7 @@ class Box:
     padded: bool = False
     joined: bool = False
 
-    def at(self, here: Here) -> Index:
+    def at(self, here: Position) -> Index:
         """The offset of the element of a place."""
         position: Index = self.begin
         for c, pitch in zip(self.layout, self.pitches, strict=True):
@@ -80,7 +80,7 @@ def box(loops: Loops, step: Laid, itemsize: int) -> Box:
     for fused in loops.fused.values():
         if fused.loop in loops.root and fused.pitch and any(fused.loop in above(loops, c) for c in step.layout):
             places = {x: Var(x, 0, 1 << 30) for x in (fused.loop, *(x for c in step.layout for x in above(loops, c)))}
-            if coefficient(made.at(Here(places)), places[fused.loop]) is None:
+            if coefficient(made.at(Position(places)), places[fused.loop]) is None:
                 rows = [n for c, n in zip(step.layout, lengths, strict=True) if base_of(c)[1] == fused.inner]
                 raise refuse(step, f"rows as long as those of `fuse {fused.outer} {fused.inner}`, {fused.pitch}",
                              str(*rows))
@@ -93,7 +93,7 @@ def _padding(loops: Loops, layout: tuple[str, ...], lengths: Sequence[Index]) ->
     items = {x: loops.most(x) for x in loops.bound_to("item")}
     count = prod(items.values())
     t = Var("t", 0, count - 1)
-    here = Here({**dict.fromkeys(loops.order, 0), **dict(zip(items, places_of(t, [*items.values()]), strict=True))})
+    here = Position({**dict.fromkeys(loops.order, 0), **dict(zip(items, places_of(t, [*items.values()]), strict=True))})
 
     def meetings(padding: int) -> int:
         pitches: list[Index] = [1]
@@ -117,7 +117,7 @@ def depends_on_sums(loops: Loops, step: Stage, value: Value) -> None:
     for x in loops.order:
         if not any(x in loops.inside(y) for y in list(places)):
             places[x] = Var(x, 0, 1 << 30)
-    here = substitute(value, {v: loops.place(v.name, Here(places)) for v in loops.variables})
+    here = substitute(value, {v: loops.place(v.name, Position(places)) for v in loops.variables})
     for c in step.layout:
         sign, base, taps = base_of(c)
         for factor, x in taps:
@@ -134,7 +134,7 @@ def on_sums_alone(loops: Loops, step: Stage, value: Value) -> bool:
     return True
 
 
-def refuse_gaps(loops: Loops, body: Value) -> None:
+def check_fused_rows_dense(loops: Loops, body: Value) -> None:
     """Raises PlanError where what a sum adds reads an operand at columns between rows that were fused, of which only
     copies have some."""
     for fused in loops.fused.values():

@@ -19,10 +19,10 @@ from minigrad.codegen.plan.check import check
 from minigrad.codegen.plan.context import Context
 from minigrad.codegen.plan.copies import fills
 from minigrad.codegen.plan.groups import copied_first
-from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.loop_nest import loop_of
 from minigrad.codegen.plan.loops import Cut, Loops
 from minigrad.codegen.plan.matrix_units import Wave, with_wave
+from minigrad.codegen.plan.position import Position
 from minigrad.codegen.plan.results import results_leave
 from minigrad.codegen.plan.statements import copy_by_copy, tile_of
 from minigrad.codegen.plan.steps import Plan, resolve
@@ -50,8 +50,8 @@ def function(ctx: Context, name: str) -> Function:
     """The function of a nest: workers, and what each of them does."""
     loops = ctx.loops
     head = [x for x in ctx.outer if loops.kind[x] in ("parallel", "group")]
-    p, total, places = spread([loops.count(x, Here()) for x in head], head[0] if len(head) == 1 else ctx.name("p"))
-    here = ctx.located(Here(dict(zip(head, places, strict=True))))
+    p, total, places = spread([loops.count(x, Position()) for x in head], head[0] if len(head) == 1 else ctx.name("p"))
+    here = ctx.located(Position(dict(zip(head, places, strict=True))))
     body = [*(s for x in head for s in (*fills(ctx, x, here), *outputs_ahead(ctx, x, here))),
             *copied_first(ctx, here), *_domain(ctx, len(head), here)]
     if ctx.items is not None:
@@ -60,9 +60,9 @@ def function(ctx: Context, name: str) -> Function:
     return function_of(ctx.kernel, name, Loop(p, 0, total, kind, (*ctx.memory, *body)))
 
 
-def _domain(ctx: Context, k: int, here: Here) -> list[Stmt]:
+def _domain(ctx: Context, k: int, here: Position) -> list[Stmt]:
     """The loops of the domain from the k-th on, then the nest's statements."""
-    left = [x for x in (*ctx.outer[k:], *ctx.copies) if x not in here.gone]
+    left = [x for x in (*ctx.outer[k:], *ctx.copies) if x not in here.omitted]
     outer = k < len(ctx.outer)
     for x in left[:1] if outer else left:
         s = ctx.undecided(x, here)
@@ -75,12 +75,12 @@ def _domain(ctx: Context, k: int, here: Here) -> list[Stmt]:
         return _kept(ctx, 0, here)
     if not outer:
         return tile_of(ctx, ctx.loops.units, replace(here, copies=tuple(left)))
-    if ctx.outer[k] in here.gone:
+    if ctx.outer[k] in here.omitted:
         return _domain(ctx, k + 1, here)
     return loop_of(ctx, ctx.outer[k], here, lambda at: _domain(ctx, k + 1, at))
 
 
-def _whole_or_rest(ctx: Context, s: Cut, here: Here, inner: Callable[[Here], list[Stmt]]) -> list[Stmt]:
+def _whole_or_rest(ctx: Context, s: Cut, here: Position, inner: Callable[[Position], list[Stmt]]) -> list[Stmt]:
     """A block of a split of the domain: whole, or what is left of it one by one."""
     base, length = ctx.loops.start(s, here), ctx.loops.count(s.loop, here)
     x = Var(s.loop, 0, length - 1)
@@ -88,11 +88,11 @@ def _whole_or_rest(ctx: Context, s: Cut, here: Here, inner: Callable[[Here], lis
     rest = Loop(x, start, length, "serial", tuple(inner(ctx.instead(here, s, x))))
     if bounds(length)[1] < s.size:
         return [rest]
-    whole = inner(replace(here, whole=here.whole | {s.loop}))
+    whole = inner(replace(here, full_splits=here.full_splits | {s.loop}))
     return [If((length - base - s.size,), tuple(whole), (rest,))]
 
 
-def _kept(ctx: Context, k: int, here: Here) -> list[Stmt]:
+def _kept(ctx: Context, k: int, here: Position) -> list[Stmt]:
     """Loops of a sum and of the domain inside them, from the k-th on: its accumulators stay in memory from one
     iteration of the sum's to the next."""
     if k < len(ctx.middle):

@@ -23,8 +23,8 @@ from minigrad.codegen.microkernels.block_product import product_named
 from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.plan.block_products import products_of
 from minigrad.codegen.plan.context import Context
-from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.loops import refuse
+from minigrad.codegen.plan.position import Position
 from minigrad.codegen.plan.stage import Staged
 from minigrad.codegen.plan.steps.call import block_calls
 from minigrad.codegen.plan.tiles import Tiled
@@ -34,7 +34,7 @@ from minigrad.expr import Index, Var, bounds, emax, emin, product
 from minigrad.value import Value
 
 
-def call_tile(ctx: Context, called: Tiled, here: Here) -> list[Stmt]:
+def call_tile(ctx: Context, called: Tiled, here: Position) -> list[Stmt]:
     """The calls: products of a block added to the sums there are, or, of the first one, in their place. Each adds at
     most TERMS of floats, all about as many (docs/decisions/0042-long-sums.md)."""
     inside = ctx.loops.order[ctx.loops.order.index(called.step.at) + 1:]
@@ -61,7 +61,7 @@ def call_tile(ctx: Context, called: Tiled, here: Here) -> list[Stmt]:
     return [If(tuple(old), (first, replace(later, start=1)), (later,))] if old else [first, replace(later, start=1)]
 
 
-def _count(ctx: Context, called: Tiled, here: Here) -> Index:
+def _count(ctx: Context, called: Tiled, here: Position) -> Index:
     """Steps of a block; no one begins beyond the end of the sum."""
     count = product([ctx.loops.count(x, here) for x in called.steps])
     return count if bounds(count)[0] >= 0 else emax(count, 0)
@@ -84,7 +84,7 @@ def _panel(ctx: Context, called: Tiled, operand: Value, coordinate: str) -> tupl
     raise refuse(called.step, f"a copy as {expected} of all steps inside {called.step.at}, evenly apart", "none")
 
 
-def call_blocks(ctx: Context, here: Here) -> list[Stmt]:
+def call_blocks(ctx: Context, here: Position) -> list[Stmt]:
     """The sums of a nest, which microkernels put into the memory of its results. Raises PlanError where one is missing,
     or what it multiplies is not copied."""
     loops, results, calls = ctx.loops, present(ctx.gathered, "[plan] expected results"), block_calls(ctx.loops)

@@ -78,7 +78,7 @@ def _groups(loops: Loops) -> Faults:
             yield f"bind {loops.kind[x]} {x}: expected another kind, as work-groups have neither workers nor lanes"
     yield from _items(loops, items)
     yield from _shared(loops, [x for x in items if loops.space[x]], items)
-    for x in loops.kept:
+    for x in loops.accumulated_outside:
         yield f"order: expected {x} unrolled or outside all sums, as work-items keep these in registers"
     yield from _uniform(loops, items)
 
@@ -111,7 +111,7 @@ def _shared(loops: Loops, shared: list[str], items: list[str]) -> Faults:
         yield f"order: expected the item loops {' '.join(shared)} beside each other, as they share work-items"
     one = len(loops.spaces) == 2 and isinstance(loops.units[0], tuple)
     for k, x in enumerate(loops.order if any(loops.sums(y) for y in shared) else ()):
-        tile = one and k > loops.first_sum and loops.kind[x] == "unroll"  # all sums are there before they are joined
+        tile = one and k > loops.first_reduction and loops.kind[x] == "unroll"  # sums are there before they are joined
         if not loops.space[x] and loops.kind[x] not in ("group", "item") and not tile:
             yield f"bind {loops.kind[x]} {x}: expected group or item, as work-items join their sums once"
 
@@ -135,8 +135,9 @@ def _lanes_and_copies(loops: Loops) -> Faults:
             yield f"bind vector {x}: expected one loop across lanes at a time, got {around[0]} around it"
         if not space and loops.root[x].hi == 0 and loops.most(x) > 1:
             yield f"bind vector {x}: expected lanes along several elements, got {loops.root[x]}, which has one"
-        if space and loops.sums(x) and loops.kept:
-            yield f"order: expected {loops.kept[0]} unrolled or outside all sums, as lanes along one are added up once"
+        if space and loops.sums(x) and loops.accumulated_outside:
+            outside = loops.accumulated_outside[0]
+            yield f"order: expected {outside} unrolled or outside all sums, as lanes along one are added up once"
     copies = [1] * len(loops.spaces)  # of statements in each loop nest, those beside it not counted
     for x in loops.bound_to("unroll"):
         for k, inner in enumerate(loops.spaces):

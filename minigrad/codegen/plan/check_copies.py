@@ -23,12 +23,12 @@ from minigrad.codegen.plan.box import Box
 from minigrad.codegen.plan.build import with_microkernels
 from minigrad.codegen.plan.context import Context
 from minigrad.codegen.plan.coordinates import Laid
+from minigrad.codegen.plan.copy_loops import copy_loops
 from minigrad.codegen.plan.groups import ItemsCopy
-from minigrad.codegen.plan.here import Here
+from minigrad.codegen.plan.position import Position
 from minigrad.codegen.plan.results import over_results
 from minigrad.codegen.plan.stage import Staged
 from minigrad.codegen.plan.steps import Plan, resolve
-from minigrad.codegen.plan.sweep import sweep
 from minigrad.dtype import int64
 from minigrad.errors import InternalError
 from minigrad.expr import Atom, Index, Var, bounds, emin, subs
@@ -38,7 +38,7 @@ POINTS = 4096
 """Reads that are looked up in each block: enough to meet a column among hundreds many times."""
 
 Array = np.ndarray[Any, Any]
-Meaning = Callable[[Here], list[Index]]
+Meaning = Callable[[Position], list[Index]]
 """Gives what the element of a place is, as numbers."""
 
 
@@ -69,7 +69,7 @@ def _copied(ctx: Context, s: Staged) -> Meaning:
     word = s.called.word if s.called is not None else ""
     group = range(s.called.tile.group if s.called is not None else 1)
 
-    def meaning(here: Here) -> list[Index]:
+    def meaning(here: Position) -> list[Index]:
         parts = [ctx.located(replace(here, places={**here.places, word: t})) if word else here for t in group]
         return [subs(e, part.at) for part in parts for e in found]
     return meaning
@@ -80,13 +80,13 @@ def _element(ctx: Context) -> Meaning:
     return lambda here: [here.at[v] for v in ctx.nest.domain]
 
 
-def _fills(ctx: Context, s: Staged, here: Here, make: Callable[..., list[Stmt]]) -> list[Stmt]:
+def _fills(ctx: Context, s: Staged, here: Position, make: Callable[..., list[Stmt]]) -> list[Stmt]:
     """The loops that make a copy."""
     if ctx.items is not None and s.step.items:
         copy = ItemsCopy(ctx, ctx.items, s)
         inner = Loop(ctx.items.var, 0, ctx.items.count, "serial", tuple(make(copy.at(here), (), copy.inside)))
         return [Loop(copy.turn, 0, copy.turns, "serial", (inner,))]
-    return sweep(ctx, s.box, (s.factor,), here, make, s.step.transposed, s.step.transposed_by)
+    return copy_loops(ctx, s.box, (s.factor,), here, make, s.step.transposed, s.step.transposed_by)
 
 
 class _Check:
@@ -117,7 +117,7 @@ class _Check:
                 found, known = np.zeros(self.box.size), np.zeros(self.box.size, bool)
                 outside = {x: Var(x, 0, self.ctx.loops.most(x) - 1) for x in places}  # known, borders might be others
                 lanes = {x: v for x, v in outside.items() if self.ctx.loops.kind[x] == "vector"}
-                here = self.ctx.located(Here({**self.ones(), **outside, **dict.fromkeys(self.once, 0)}))
+                here = self.ctx.located(Position({**self.ones(), **outside, **dict.fromkeys(self.once, 0)}))
                 opened = [(v, self.ctx.loops.most(x)) for x, v in lanes.items()]
                 fixed = {v: np.asarray(places[x]) for x, v in outside.items() if x not in lanes}
                 for store, around, conditions in _stores(bordered(self.ctx, s, here) or [], opened, []):
@@ -134,7 +134,7 @@ class _Check:
         """Iterations of the loops outside; None where one has none."""
         places: dict[str, int] = {}
         for x in self.outer:
-            n = self.ctx.loops.count(x, self.ctx.located(Here(places)))
+            n = self.ctx.loops.count(x, self.ctx.located(Position(places)))
             if not isinstance(n, int) or n < 1:
                 return None
             places[x] = choose(n)
@@ -143,7 +143,7 @@ class _Check:
     def written(self, loops: Callable[..., list[Stmt]], places: Mapping[str, int]) -> tuple[Array, Array]:
         """A number for what each element of the memory is, and whether it is anything."""
         found, known = np.zeros(self.box.size, np.int64), np.zeros(self.box.size, bool)
-        here = self.ctx.located(Here({**self.ones(), **places, **dict.fromkeys(self.once, 0)}))
+        here = self.ctx.located(Position({**self.ones(), **places, **dict.fromkeys(self.once, 0)}))
         for stores, around in _in_loops(loops(here, self.stores), []):
             shape = [n for _, n in around]
             at = {v: np.arange(n).reshape([-1 if v is x else 1 for x, _ in around]) for v, n in around}
@@ -154,7 +154,7 @@ class _Check:
             known[offset] = True
         return found, known
 
-    def stores(self, here: Here, _: tuple[Index, ...], there: tuple[Index, ...]) -> list[Stmt]:
+    def stores(self, here: Position, _: tuple[Index, ...], there: tuple[Index, ...]) -> list[Stmt]:
         """Stores for the numbers that say what an element is."""
         offset = self.box.at(here)
         return [Store("", offset, index(e, int64), there) for e in (0, *self.meaning(here))]
@@ -170,7 +170,7 @@ class _Check:
         if not all([loops.most(x) for x in self.inner]):
             return  # nothing is read
         inner = {x: Var(x, 0, loops.most(x) - 1) for x in self.inner}
-        here = ctx.located(Here({**places, **inner}))
+        here = ctx.located(Position({**places, **inner}))
         at = {v: self.sample(loops.most(x)) for x, v in inner.items()}
         conditions = [v.hi - here.at[v] for v in loops.variables if v in here.at]
         conditions += [loops.count(x, here) - 1 - here.places[x] for x in inner]

@@ -10,10 +10,10 @@ from minigrad.codegen.ir.nodes import Alloc
 from minigrad.codegen.ir.walk import fresh
 from minigrad.codegen.kernel.nodes import Define, Kernel, Store
 from minigrad.codegen.plan.box import box
-from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.loops import Cut, Loops, divides
 from minigrad.codegen.plan.matrix_units import Wave
 from minigrad.codegen.plan.places import Places
+from minigrad.codegen.plan.position import Position
 from minigrad.codegen.plan.spaces import repeats, touched
 from minigrad.codegen.plan.stage import staged
 from minigrad.codegen.plan.steps import Ahead, Results, Stage
@@ -47,7 +47,7 @@ class Items:
                 self.base = self.base + self.places[x] * prod(sizes[k + 1:])
         self.places |= {x: self.places[first[k % len(first)]] for k, x in enumerate(self.shared)}
 
-    def once(self, here: Here) -> tuple[Index, ...]:
+    def once(self, here: Position) -> tuple[Index, ...]:
         """The condition of one of the work-items that share an element, where all of them come to it."""
         return () if not self.shared or any(x in here.places for x in self.shared) else (-self.member,)
 
@@ -83,7 +83,7 @@ class Context(Places):
         self.taken |= set(loops.root)
         self.dtypes = {p.name: p.dtype for p in kernel.params}
         self.ahead, results = loops.of(Ahead), results_of(loops)
-        order, first, kept = loops.order, loops.first_sum, loops.kept
+        order, first, kept = loops.order, loops.first_reduction, loops.accumulated_outside
         if results is not None:
             first = order.index(results.at) + 1
             kept = [x for x in order if not loops.space[x] and loops.kind[x] != "unroll"]
@@ -108,25 +108,25 @@ class Context(Places):
         """A name that nothing else in the function has."""
         return fresh(stem, self.taken)
 
-    def instead(self, here: Here, s: Cut, place: Index) -> Here:
+    def instead(self, here: Position, s: Cut, place: Index) -> Position:
         """`here` inside a loop over what a split took apart, without the loops of its blocks."""
-        gone = here.gone | self.loops.inside(s.outer) | self.loops.inside(s.inner)
-        return self.opened(replace(here, gone=gone, whole=here.whole | {s.loop}), s.loop, place)
+        omitted = here.omitted | self.loops.inside(s.outer) | self.loops.inside(s.inner)
+        return self.opened(replace(here, omitted=omitted, full_splits=here.full_splits | {s.loop}), s.loop, place)
 
     # ---- blocks that are not whole ----
 
-    def undecided(self, name: str, here: Here) -> Cut | None:
+    def undecided(self, name: str, here: Position) -> Cut | None:
         """The outermost split around a loop whose last block may run as a loop of its own, if nothing is known yet of
         the present block."""
         found, s = None, self.loops.made_by.get(name)
         while s is not None:
-            if s.edge == "rest" and name in self.loops.inside(s.inner) and s.loop not in here.whole and \
+            if s.edge == "rest" and name in self.loops.inside(s.inner) and s.loop not in here.full_splits and \
                     not divides(s, self.loops.count(s.loop, here)):
                 found = s
             s = self.loops.made_by.get(s.loop)
         return found
 
-    def begun_by(self, name: str, here: Here) -> list[Cut]:
+    def begun_by(self, name: str, here: Position) -> list[Cut]:
         """Splits whose blocks a loop is the outermost over, and which may leave some elements; not those across lanes
         that are open."""
         found, s = [], self.loops.made_by.get(name)
@@ -139,21 +139,21 @@ class Context(Places):
             s = self.loops.made_by.get(s.loop)
         return found
 
-    def within(self, here: Here, of: Container[Var] | None = None) -> tuple[Index, ...]:
+    def within(self, here: Position, of: Container[Var] | None = None) -> tuple[Index, ...]:
         """The conditions of an element that no block with the edge guard has too much; of some variables."""
         return tuple([self.loops.count(s.loop, here) - 1 - self.loops.inside_block(s.loop, here)
-                      for s in self.loops.split.values() if s.edge == "guard" and not self.loops.beyond(s)
+                      for s in self.loops.split.values() if s.edge == "guard" and not self.loops.pads_results(s)
                       and s.loop not in here.places and self.is_open(s.loop, here)
                       and (of is None or self.loops.root[s.loop] in of)
                       and not divides(s, self.loops.count(s.loop, here))])
 
-    def reaching_back(self, here: Here) -> list[Cut]:
+    def reaching_back(self, here: Position) -> list[Cut]:
         """Splits of the domain whose last block may reach back over the one before it, where that must not store."""
         return [s for s in self.loops.split.values() if s.edge == "back" and not self.repeats
-                and s.loop not in here.whole and here.places.keys().isdisjoint(self.loops.around(s.loop))
+                and s.loop not in here.full_splits and here.places.keys().isdisjoint(self.loops.around(s.loop))
                 and not divides(s, self.loops.count(s.loop, here))]
 
-    def where_whole(self, here: Here) -> tuple[Index, ...]:
+    def where_whole(self, here: Position) -> tuple[Index, ...]:
         """The conditions under which all that a tile covers is its own: those of its last copy and its last lane."""
         within = (*here.copies, *[x for x in here.places if self.loops.kind.get(x) == "vector"])
         last = replace(here, places={**here.places, **{x: self.loops.most(x) - 1 for x in within}})
@@ -165,7 +165,7 @@ class Context(Places):
             found.append(total - self.loops.base(s, last) - step + known)
         return (*found, *self.before_next(last))
 
-    def before_next(self, here: Here) -> tuple[Index, ...]:
+    def before_next(self, here: Position) -> tuple[Index, ...]:
         """The conditions of an element that is in no block after the one that was split further, without reaching back
         as that one is not the last."""
         loops = self.loops
@@ -173,7 +173,7 @@ class Context(Places):
         return tuple([loops.begin(p, here) + loops.count(x, here) - 1 - loops.place(loops.top(x), here)
                       for x, p in around if p is not None and x == p.inner])
 
-    def own(self, here: Here) -> tuple[Index, ...]:
+    def own(self, here: Position) -> tuple[Index, ...]:
         """The conditions of an element that is its block's own."""
         own = [self.loops.place(self.loops.top(s.loop), here) - self.loops.base(s, here)
                for s in self.reaching_back(here)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.loops import NAME, Faults, Loops, Step, divides, refuse
+from minigrad.codegen.plan.position import Position
 from minigrad.expr import Index, bounds
 
 TERM = rf"(?:\d+\*)?{NAME}(?:(?://|%)\d+)?"
@@ -50,7 +50,7 @@ class Laid(Step):
             if not base_of(c)[1]:
                 yield f"{self}: expected a loop without a factor in each coordinate, got {c}"
         for x in names:
-            whole, by, n = taken(x)
+            whole, by, n = parse_coordinate(x)
             fused = loops.members.get(x)
             others = [f"{whole}{'%' if by == '//' else '//'}{n}"] if by else []
             if fused is not None:
@@ -84,7 +84,7 @@ def length(loops: Loops, coordinate: str) -> Index:
     """The number of places that a coordinate has."""
     if coordinate in loops.root and coordinate not in loops.members:
         s = loops.split.get(coordinate)
-        if s is None or not loops.beyond(s):
+        if s is None or not loops.pads_results(s):
             return loops.extent(coordinate)
     return 1 + sum([abs(factor) * (room(loops, x) - 1) for factor, x in terms_of(coordinate)])
 
@@ -113,7 +113,7 @@ def leaves(loops: Loops, coordinate: str) -> frozenset[str]:
 
 
 @lru_cache(maxsize=1024)
-def taken(name: str) -> tuple[str, str, int]:
+def parse_coordinate(name: str) -> tuple[str, str, int]:
     """The loop that a part of a coordinate is of, and which part: (kx, //, 2) for `kx//2`, (kx, '', 1) for kx."""
     whole, by, n = re.fullmatch(r"(\w+?)(?:(//|%)(\d+))?", name).groups()  # type: ignore[union-attr]
     return whole, by or "", int(n or 1)
@@ -121,19 +121,21 @@ def taken(name: str) -> tuple[str, str, int]:
 
 def room(loops: Loops, name: str) -> int:
     """Iterations of a loop, with those of a last block that goes on beyond its end."""
-    whole, by, n = taken(name)
+    whole, by, n = parse_coordinate(name)
     if by:
         return -(-room(loops, whole) // n) if by == "//" else min(room(loops, whole), n)
     fused = loops.members.get(name)
     if fused is not None:
         return fused.rows if name == fused.outer else fused.most
     s, most = loops.split.get(name), loops.most(name)
-    return -(-(most + (name == loops.row_below)) // s.size) * s.size if s is not None and loops.beyond(s) else most
+    if s is None or not loops.pads_results(s):
+        return most
+    return -(-(most + (name == loops.row_below)) // s.size) * s.size
 
 
-def inside_box(loops: Loops, name: str, here: Here) -> Index:
+def inside_box(loops: Loops, name: str, here: Position) -> Index:
     """A loop's variable, counted from the begin of its block; of one that was fused, from the row or in it."""
-    x, by, n = taken(name)
+    x, by, n = parse_coordinate(name)
     if by:
         return inside_box(loops, x, here) // n if by == "//" else inside_box(loops, x, here) % n
     fused = loops.members.get(name)
@@ -147,7 +149,7 @@ def inside_box(loops: Loops, name: str, here: Here) -> Index:
 
 def place(loops: Loops, name: str, at: Index, places: dict[str, Index]) -> None:
     """Puts a loop, or a part of it, at a place, among those of what it is a part of."""
-    x, by, n = taken(name)
+    x, by, n = parse_coordinate(name)
     fused = loops.members.get(name)
     if by:
         place(loops, x, places.get(x, 0) + at * (n if by == "//" else 1), places)
@@ -158,14 +160,14 @@ def place(loops: Loops, name: str, at: Index, places: dict[str, Index]) -> None:
         place(loops, fused.loop, places.get(fused.loop, 0) + at * row, places)
 
 
-def inside_boxes(loops: Loops, step: Laid, here: Here) -> tuple[Index, ...]:
+def inside_boxes(loops: Loops, step: Laid, here: Position) -> tuple[Index, ...]:
     """The conditions that positions are none beyond the last one, to which blocks with the edge guard, or residues, may
     go on."""
     found = list[Index]()
     ends = {loops.root[s.loop] for s in loops.split.values()
             if s.edge == "guard" and not divides(s, loops.extent(s.loop))}
     for c in [c for c in step.layout if len(terms_of(c)) > 1 and "%" not in c]:
-        terms = [(factor, *taken(x)) for factor, x in terms_of(c)]
+        terms = [(factor, *parse_coordinate(x)) for factor, x in terms_of(c)]
         times = max([n for *_, n in terms])
         left: Index = 0
         for factor, x, by, _ in terms:

@@ -25,7 +25,7 @@ from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.plan.context import Context, Items
 from minigrad.codegen.plan.coordinates import base_of, inside_boxes, length, loop_of, place, room, terms_of
 from minigrad.codegen.plan.copies import copied_value
-from minigrad.codegen.plan.here import Here
+from minigrad.codegen.plan.position import Position
 from minigrad.codegen.plan.stage import Staged
 from minigrad.errors import PlanError
 from minigrad.expr import Index, Var, bounds
@@ -36,7 +36,7 @@ MAX_TURNS = 8
 """Copies of a window that a work-item makes and that are written out, so that all are on their way at once."""
 
 
-def copied_by_items(ctx: Context, items: Items, name: str, here: Here, loop: Loop) -> list[Stmt]:
+def copied_by_items(ctx: Context, items: Items, name: str, here: Position, loop: Loop) -> list[Stmt]:
     """A loop, `here` inside it, whose iterations begin with the copies that all work-items make."""
     copies = [ItemsCopy(ctx, items, s) for s in ctx.staged if s.step.items and s.filled == name]
     if not copies:
@@ -50,7 +50,7 @@ def copied_by_items(ctx: Context, items: Items, name: str, here: Here, loop: Loo
     return [*first, replace(loop, body=(*[c.deposit(here) for c in copies], Barrier(), *then, *loop.body, Barrier()))]
 
 
-def copied_first(ctx: Context, here: Here) -> list[Stmt]:
+def copied_first(ctx: Context, here: Position) -> list[Stmt]:
     """The copies that a group begins with."""
     copies = [ItemsCopy(ctx, ctx.items, s).deposit(here) for s in ctx.staged
               if ctx.items is not None and s.step.items and ctx.loops.kind[s.filled] == "group"]
@@ -74,7 +74,7 @@ class ItemsCopy:
         self.inside = (elements - 1 - self.place,) if elements % items.count else ()
         self.next = ctx.name(f"{step.operand}_next") if step.double else ""
 
-    def at(self, here: Here) -> Here:
+    def at(self, here: Position) -> Position:
         """`here` at the coordinates of an element."""
         loops = self.ctx.loops
         places = {x: at for x, at in here.places.items() if loops.kind[x] != "item"}
@@ -85,7 +85,7 @@ class ItemsCopy:
             place(loops, base, at, places)
         return self.ctx.located(replace(here, places=places, copies=()))
 
-    def value(self, here: Here, conditions: tuple[Index, ...]) -> Value:
+    def value(self, here: Position, conditions: tuple[Index, ...]) -> Value:
         """The value that is copied at a place; of a box, borders are what its guard says."""
         boxes = [c for c in self.order if len(terms_of(c)) > 1]
         if not boxes:
@@ -103,12 +103,12 @@ class ItemsCopy:
     def registers(self) -> Alloc:
         return Alloc(self.next, self.s.factor.dtype, self.turns, "register")
 
-    def fetch(self, here: Here, conditions: tuple[Index, ...]) -> Loop:
+    def fetch(self, here: Position, conditions: tuple[Index, ...]) -> Loop:
         """A block to registers."""
         value = self.value(self.at(here), conditions + self.inside)
         return self.each(Store(self.next, self.turn, value))
 
-    def deposit(self, here: Here) -> Loop:
+    def deposit(self, here: Position) -> Loop:
         """A block, or what was fetched of it, to the memory that is shared."""
         at, s = self.at(here), self.s
         value = load(self.next, (self.turn,), s.factor.dtype) if self.next else self.value(at, ())

@@ -20,7 +20,7 @@ from functools import reduce
 
 from minigrad.codegen.ir.launch import ceil_div
 from minigrad.codegen.plan.context import Context
-from minigrad.codegen.plan.here import Here
+from minigrad.codegen.plan.position import Position
 from minigrad.codegen.transforms.bounded_sums import TERMS
 from minigrad.expr import Index, emax, emin, product
 
@@ -49,7 +49,7 @@ class Kept:
     lanes: int
 
 
-def runs(ctx: Context, outside: Sequence[str], here: Here) -> tuple[tuple[Level, ...], bool]:
+def runs(ctx: Context, outside: Sequence[str], here: Position) -> tuple[tuple[Level, ...], bool]:
     """The runs of iterations of outer loops of a sum, and whether the accumulators go on with the first of them: so
     many that at most TERMS terms, or runs, are added one after another (docs/decisions/0042-long-sums.md). Loops whose
     ends are not known are one run."""

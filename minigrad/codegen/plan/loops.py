@@ -10,7 +10,7 @@ from typing import ClassVar, Self, TypeVar
 
 from minigrad.codegen.ir.launch import ceil_div
 from minigrad.codegen.kernel.nodes import Nest
-from minigrad.codegen.plan.here import NOWHERE, Here
+from minigrad.codegen.plan.position import NOWHERE, Position
 from minigrad.codegen.plan.spaces import Space, Unit, spaces, units
 from minigrad.errors import PlanError
 from minigrad.expr import Index, Var, emin, exact_quotient, subs, variables
@@ -199,15 +199,16 @@ class Loops:
         return tuple(units(self.nest.body))
 
     @cached_property
-    def first_sum(self) -> int:
+    def first_reduction(self) -> int:
         """The place in `order` of the first loop that is not of the domain, nor of work-items; after the last where
         there is none."""
         return next((k for k, x in enumerate(self.order) if self.space[x] and self.kind[x] != "item"), len(self.order))
 
     @cached_property
-    def kept(self) -> list[str]:
+    def accumulated_outside(self) -> list[str]:
         """Loops of the domain inside those of a sum that are not unrolled."""
-        return [x for x in self.order[self.first_sum:] if not self.space[x] and self.kind[x] not in ("unroll", "call")]
+        inside = self.order[self.first_reduction:]
+        return [x for x in inside if not self.space[x] and self.kind[x] not in ("unroll", "call")]
 
     @cached_property
     def gathered(self) -> frozenset[str]:
@@ -238,7 +239,7 @@ class Loops:
         """True where a loop is a sum's."""
         return self.spaces[self.space[name]].is_sum
 
-    def beyond(self, s: Cut) -> bool:
+    def pads_results(self, s: Cut) -> bool:
         """True where results by way of memory have room for what the last block of a split with the edge guard has too
         much: it is computed, of the last element, and never looked at."""
         return s.edge == "guard" and self.inside(s.loop) <= self.gathered
@@ -252,7 +253,7 @@ class Loops:
             self._known[0][name] = found
         return found
 
-    def count(self, name: str, here: Here) -> Index:
+    def count(self, name: str, here: Position) -> Index:
         """Iterations of a loop. What whole blocks of a sum or an inner nest leave is not among them: it is a loop
         after theirs."""
         found = self._known[1].get(name)
@@ -263,7 +264,7 @@ class Loops:
                 self._known[1][name] = found
         return found
 
-    def _count(self, name: str, here: Here) -> Index:
+    def _count(self, name: str, here: Position) -> Index:
         s = self.made_by.get(name)
         if s is None:
             if name in self.counts:
@@ -315,18 +316,18 @@ class Loops:
             self._known[2][name] = found
         return found
 
-    def stride(self, name: str, here: Here) -> Index:
+    def stride(self, name: str, here: Position) -> Index:
         """The step of a loop's variable of the nest in one iteration."""
         s = self.made_by.get(name)
         if s is None:
             return 1
         return self.stride(s.loop, here) * (self.step(s, here) if name == s.outer else 1)
 
-    def step(self, s: Cut, here: Here) -> Index:
+    def step(self, s: Cut, here: Position) -> Index:
         """The distance of blocks of a split from each other."""
         return self.count(s.inner, here) if s.into else s.length
 
-    def start(self, s: Cut, here: Here) -> Index:
+    def start(self, s: Cut, here: Position) -> Index:
         """The begin of a block of a split, before it reaches back: counted along the loop that is split."""
         return self.place(s.outer, here) * self.step(s, here)
 
@@ -350,19 +351,19 @@ class Loops:
                 yield parent
             s = parent
 
-    def base(self, s: Cut, here: Here) -> Index:
+    def base(self, s: Cut, here: Position) -> Index:
         """The begin of a block of a split, before it reaches back: counted along the loop on top of it."""
         parent, start = self.made_by.get(s.loop), self.start(s, here)
         return start if parent is None or s.loop != parent.inner else self.begin(parent, here) + start
 
-    def begin(self, s: Cut, here: Here) -> Index:
+    def begin(self, s: Cut, here: Position) -> Index:
         """The begin of a block of a split, counted likewise."""
         base = self.base(s, here)
         if s.edge != "back" or divides(s, self.count(s.loop, here)):
             return base
         return emin(base, self.count(self.top(s.loop), here) - self.step(s, here))
 
-    def inside_block(self, name: str, here: Here) -> Index:
+    def inside_block(self, name: str, here: Position) -> Index:
         """A loop's variable, counted from the begin of the block that it is in."""
         start: Index = 0
         while name not in here.places:
@@ -370,14 +371,14 @@ class Loops:
             start, name = start + self.start(s, here), s.inner
         return start + here.places[name]
 
-    def place(self, name: str, here: Here) -> Index:
+    def place(self, name: str, here: Position) -> Index:
         """A loop's variable; of what goes on beyond the end, the last one."""
         start: Index = 0
         last: Index | None = None
         while name not in here.places:
             s = self.split[name]
             start, name = self.begin(s, here), s.inner
-            if self.beyond(s) and not divides(s, self.count(s.loop, here)):
+            if self.pads_results(s) and not divides(s, self.count(s.loop, here)):
                 last = self.base(s, here) - self.start(s, here) + self.count(s.loop, here) - 1
         return start + here.places[name] if last is None else emin(start + here.places[name], last)
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from minigrad.codegen.microkernels.matrix import WAVE, MatrixUnit, matrix_microkernel, unit_named
-from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.loops import Loops, refuse
+from minigrad.codegen.plan.position import Position
 from minigrad.codegen.plan.steps.call import Call
 from minigrad.dtype import DType, bfloat16, float16, float32, uint16
 from minigrad.errors import quantity
@@ -49,7 +49,7 @@ def with_wave(loops: Loops) -> tuple[Loops, Wave | None]:
     inside = order[order.index(step.at) + 1:]
     shape = (unit.rows, unit.columns, unit.depth)
     if [loops.extent(x) for x in inside] != list(shape) or [bool(loops.space[x]) for x in inside] != [0, 0, 1] or any(
-            loops.kind[x] != "serial" or loops.stride(x, Here()) != 1 for x in inside):
+            loops.kind[x] != "serial" or loops.stride(x, Position()) != 1 for x in inside):
         raise refuse(step, f"serial loops of {quantity(shape[0], 'row')}, {shape[1]} columns and {shape[2]} steps of "
                            f"the sum, neighbours all, inside {step.at}", " ".join(inside) or "none")
     lane, each = (next(n for n in (f"{stem}{k or ''}" for k in range(len(order) + 2)) if n not in loops.root)

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.loops import Loops
 from minigrad.codegen.plan.matrix_units import Wave
+from minigrad.codegen.plan.position import Position
 from minigrad.expr import Index, Var
 
 
@@ -15,10 +15,11 @@ class Places:
     def __init__(self, loops: Loops, wave: Wave | None):
         self.loops, self.wave = loops, wave
 
-    def opened(self, here: Here, name: str, place: Index) -> Here:
+    def opened(self, here: Position, name: str, place: Index) -> Position:
         """`here` inside a loop."""
         at, places, wave = dict(here.at), {**here.places, name: place}, self.wave
-        inside = Here(places, at, here.gone, here.whole, tuple([x for x in here.copies if x != name]), here.masked)
+        copies = tuple([x for x in here.copies if x != name])
+        inside = Position(places, at, here.omitted, here.full_splits, copies, here.masked)
         opened = [name]
         if wave is not None and name == wave.each:
             places |= wave.places(places)
@@ -28,7 +29,7 @@ class Places:
                 at[v] = self.loops.place(v.name, inside)
         return inside
 
-    def located(self, here: Here) -> Here:
+    def located(self, here: Position) -> Position:
         """`here` with what the variables are whose loops are all open."""
         at: dict[Var, Index] = {}
         here = replace(here, at=at)
@@ -37,7 +38,7 @@ class Places:
                 at[v] = self.loops.place(v.name, here)
         return here
 
-    def is_open(self, name: str, here: Here) -> bool:
+    def is_open(self, name: str, here: Position) -> bool:
         """True where all loops that a loop was taken apart into are open."""
         s = self.loops.split.get(name)
         return name in here.places or s is not None and self.is_open(s.outer, here) and self.is_open(s.inner, here)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from minigrad.codegen.plan.box import Box
-from minigrad.codegen.plan.coordinates import base_of, length, loop_of, room, taken, terms_of
-from minigrad.codegen.plan.here import Here
+from minigrad.codegen.plan.coordinates import base_of, length, loop_of, parse_coordinate, room, terms_of
 from minigrad.codegen.plan.loops import Loops, divides
 from minigrad.codegen.plan.places import Places
+from minigrad.codegen.plan.position import Position
 from minigrad.codegen.plan.runs import Run, runs_of
 from minigrad.errors import PlanError
 from minigrad.expr import Index, Var, bounds, coefficient, variables
@@ -29,7 +29,7 @@ class Row:
     count: int
     lo: int
     hi: int
-    at: Here
+    at: Position
     value: Value
 
     @property
@@ -46,11 +46,11 @@ class Row:
         return self.value.args[0] if self.value.op == "guard" else self.value
 
 
-def rows_of(stand: Places, box: Box, factor: Value, here: Here, name: Callable[[str], str] = str) -> list[Row]:
+def rows_of(stand: Places, box: Box, factor: Value, here: Position, name: Callable[[str], str] = str) -> list[Row]:
     """The rows of a box, `name` giving names to the loops around them; none where constants do not tell the border."""
     loops = stand.loops
     made: list[Row] = []
-    parts = [taken(c) for c in box.layout if "%" in c]
+    parts = [parse_coordinate(c) for c in box.layout if "%" in c]
     for residues in product(*(range(n) for _, _, n in parts)):
         fixed = {x: r for (x, _, _), r in zip(parts, residues, strict=True)}
         if any(r >= room(loops, x) for x, r in fixed.items()):
@@ -80,7 +80,7 @@ def rows_of(stand: Places, box: Box, factor: Value, here: Here, name: Callable[[
     return made
 
 
-def _within(loops: Loops, box: Box, value: Value, at: Here) -> Value:
+def _within(loops: Loops, box: Box, value: Value, at: Position) -> Value:
     """A value that is not read beyond the last position, where blocks with the edge guard go on there."""
     conditions = list[Index]()
     ends = {loops.root[s.loop] for s in loops.split.values()
@@ -124,7 +124,8 @@ def aligned(stand: Places, box: Box, factor: Value, at: str, border: bool) -> Bo
     if not _has_border(factor):
         return plain
     width = lanes_of(loops)
-    rows = rows_of(stand, box, factor, Here({x: Var(x, 0, 1 << 20) for x in loops.order[:loops.order.index(at) + 1]}))
+    outside = loops.order[:loops.order.index(at) + 1]
+    rows = rows_of(stand, box, factor, Position({x: Var(x, 0, 1 << 20) for x in outside}))
     if not rows:
         lanes = [x for x in loops.order[:loops.order.index(at)] if loops.kind[x] == "vector"]
         if lanes:

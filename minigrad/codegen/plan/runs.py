@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from minigrad.codegen.plan.box import Box
-from minigrad.codegen.plan.coordinates import base_of, loop_of, place, room, taken
-from minigrad.codegen.plan.here import Here
+from minigrad.codegen.plan.coordinates import base_of, loop_of, parse_coordinate, place, room
 from minigrad.codegen.plan.loops import Loops
 from minigrad.codegen.plan.places import Places
+from minigrad.codegen.plan.position import Position
 from minigrad.expr import Index, Var, bounds, coefficient
 from minigrad.value import Value, expressions, substitute
 
@@ -32,7 +32,7 @@ class Run:
         return any(name == x for x, _, _ in self.parts)
 
 
-def runs_of(at: Places, memory: Box, values: Sequence[Value], here: Here, places: dict[str, Index],
+def runs_of(at: Places, memory: Box, values: Sequence[Value], here: Position, places: dict[str, Index],
             fixed: Mapping[str, int], rows: bool = False) -> list[Run]:
     """The loops over memory, outermost first, those as one that what is read or stored steps through as one, but for
     `rows`; taps of coordinates that are sums are put at one place each."""
@@ -81,11 +81,11 @@ def _parts(loops: Loops, name: str, values: Sequence[Value]) -> list[str]:
     return [p for x in (fused.outer, fused.inner) for p in _parts(loops, x, values)]
 
 
-def _taps(loops: Loops, name: str, here: Here, fixed: Mapping[str, int]) -> Index:
+def _taps(loops: Loops, name: str, here: Position, fixed: Mapping[str, int]) -> Index:
     """The places of a tap in a coordinate: of `kx//2`, those that one residue has."""
-    tap, by, n = taken(name)
+    tap, by, n = parse_coordinate(name)
     return -(-(room(loops, tap) - fixed[tap]) // n) if by else _count(loops, name, here)
 
 
-def _count(loops: Loops, name: str, here: Here) -> Index:
+def _count(loops: Loops, name: str, here: Position) -> Index:
     return loops.count(name, here) if name in loops.root else room(loops, name)

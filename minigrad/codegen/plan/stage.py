@@ -20,10 +20,10 @@ from minigrad.codegen.ir.nodes import Alloc
 from minigrad.codegen.kernel.value_walk import Rewriter, loaded, replace_values
 from minigrad.codegen.plan.box import Box, box, depends_on_sums, on_sums_alone
 from minigrad.codegen.plan.coordinates import leaves, terms_of
-from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.loops import Loops, divides, refuse
 from minigrad.codegen.plan.matrix_units import Wave, for_unit
 from minigrad.codegen.plan.places import Places
+from minigrad.codegen.plan.position import Position
 from minigrad.codegen.plan.rows import aligned
 from minigrad.codegen.plan.spaces import along
 from minigrad.codegen.plan.steps.ahead import Ahead
@@ -63,7 +63,7 @@ class Staged:
     def alloc(self) -> Alloc:
         return Alloc(self.memory, self.dtype, self.box.size, "local" if self.step.items else "scratch")
 
-    def read(self, here: Here) -> Value:
+    def read(self, here: Position) -> Value:
         return load(self.memory, (self.box.at(here),), self.dtype)
 
 
@@ -95,7 +95,7 @@ def staged(loops: Loops, step: Stage, wave: Wave | None, tile: Tiled | None, mem
         if entire and (s.edge == "back" or loops.inside(s.loop) <= coordinates[-1]):
             continue  # rows have room for whole vectors
         if s.edge in ("back", "guard") and any([loops.inside(s.loop) <= c for c in coordinates]) and \
-                not loops.beyond(s) and (loops.cut_short(s.loop) or not divides(s, loops.extent(s.loop))):
+                not loops.pads_results(s) and (loops.cut_short(s.loop) or not divides(s, loops.extent(s.loop))):
             blocks = "do not reach back" if s.edge == "back" else "are whole"
             raise refuse(step, f"coordinates whose blocks {blocks}", s.loop)
     if step.items:

@@ -10,8 +10,8 @@ from minigrad.codegen.kernel.monoid import MONOIDS
 from minigrad.codegen.kernel.nodes import Define, Nest, Store
 from minigrad.codegen.kernel.value_walk import Rewriter, loaded
 from minigrad.codegen.plan.context import Context
-from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.loop_nest import copied, swept
+from minigrad.codegen.plan.position import Position
 from minigrad.codegen.plan.spaces import Unit, touched, units
 from minigrad.codegen.plan.sums import inner_reductions, sums_together
 from minigrad.codegen.plan.taps import is_light, written_out
@@ -22,7 +22,7 @@ Names = Mapping[str, Value]
 """The values that names of definitions stand for."""
 
 
-def tile_of(ctx: Context, body: Sequence[Unit], here: Here) -> list[Stmt]:
+def tile_of(ctx: Context, body: Sequence[Unit], here: Position) -> list[Stmt]:
     """The nest's statements: sums for all copies at once, what follows them copy by copy."""
     out: list[Stmt] = []
     names: Names = {}
@@ -33,7 +33,7 @@ def tile_of(ctx: Context, body: Sequence[Unit], here: Here) -> list[Stmt]:
     return [*out, *copy_by_copy(ctx, body, here, names)]
 
 
-def copy_by_copy(ctx: Context, body: Sequence[Unit], here: Here, names: Names) -> list[Stmt]:
+def copy_by_copy(ctx: Context, body: Sequence[Unit], here: Position, names: Names) -> list[Stmt]:
     """The statements after the sums of a tile."""
     if not body:
         return []
@@ -47,7 +47,7 @@ def copy_by_copy(ctx: Context, body: Sequence[Unit], here: Here, names: Names) -
     return [If(whole, tuple(each(False)), tuple(each(True)))] if whole else each(bool(ctx.loops.valid))
 
 
-def statements_of(ctx: Context, body: Sequence[Unit], here: Here, names: Names, where: tuple[Index, ...] = ()
+def statements_of(ctx: Context, body: Sequence[Unit], here: Position, names: Names, where: tuple[Index, ...] = ()
                   ) -> list[Stmt]:
     """Statements in order, one element of the domain at a time; stores `where` conditions hold."""
     out: list[Stmt] = []
@@ -69,13 +69,13 @@ def statements_of(ctx: Context, body: Sequence[Unit], here: Here, names: Names, 
     return out
 
 
-def _value(ctx: Context, value: Value, here: Here, names: Names) -> tuple[Value, list[Stmt]]:
+def _value(ctx: Context, value: Value, here: Position, names: Names) -> tuple[Value, list[Stmt]]:
     """The value at a place; reductions inside it are computed before."""
     (value,), before = inner_reductions(ctx, [Rewriter({}, locals_=names).value(value)], here)
     return substitute(value, here.at), before
 
 
-def _stored(ctx: Context, s: Store, here: Here, names: Names, where: tuple[Index, ...] = ()) -> list[Stmt]:
+def _stored(ctx: Context, s: Store, here: Position, names: Names, where: tuple[Index, ...] = ()) -> list[Stmt]:
     value, before = _value(ctx, s.value, here, names)
     offset = Rewriter(here.at, locals_=names).index(s.indices[0])
     if s.combine and s.combine != "set":
@@ -86,7 +86,7 @@ def _stored(ctx: Context, s: Store, here: Here, names: Names, where: tuple[Index
     return [*before, IRStore(s.param, offset, value, (*once, *conditions))]
 
 
-def _inner_nest(ctx: Context, nest: Nest, here: Here, names: Names) -> list[Stmt]:
+def _inner_nest(ctx: Context, nest: Nest, here: Position, names: Names) -> list[Stmt]:
     """An inner nest: its loops, then its statements."""
     own = {v.name for v in nest.domain}
     names_of_loops = [x for x in ctx.loops.order if ctx.loops.root[x].name in own]

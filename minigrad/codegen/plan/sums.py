@@ -21,14 +21,14 @@ from minigrad.codegen.kernel.nodes import Define
 from minigrad.codegen.kernel.value_walk import Rewriter, loaded, replace_values
 from minigrad.codegen.microkernels.matrix import matrix_microkernel
 from minigrad.codegen.plan.ahead import operands_ahead
-from minigrad.codegen.plan.box import refuse_gaps
+from minigrad.codegen.plan.box import check_fused_rows_dense
 from minigrad.codegen.plan.context import Context
 from minigrad.codegen.plan.group_reduction import Joined, joined
-from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.kept import Kept, Level, runs
 from minigrad.codegen.plan.loop_nest import copied, loop_of, swept
 from minigrad.codegen.plan.loops import Cut, divides, refuse
 from minigrad.codegen.plan.matrix_units import Wave
+from minigrad.codegen.plan.position import Position
 from minigrad.codegen.plan.spaces import along
 from minigrad.codegen.plan.taps import by_element, meetings
 from minigrad.errors import present
@@ -36,7 +36,7 @@ from minigrad.expr import Index, Var, emin
 from minigrad.value import Value, across, binary, const, free_variables, guard, load, local, substitute, walk
 
 
-def sums_together(ctx: Context, group: Sequence[Define], here: Here, names: Mapping[str, Value]
+def sums_together(ctx: Context, group: Sequence[Define], here: Position, names: Mapping[str, Value]
                   ) -> tuple[list[Stmt], dict[str, Value]]:
     """Sums that share their loops, for all copies; and the names, with what the sums are now."""
     over = group[0].value.over
@@ -46,7 +46,7 @@ def sums_together(ctx: Context, group: Sequence[Define], here: Here, names: Mapp
     return emitted, dict(names) | {s.name: value for s, value in zip(group, results, strict=True)}
 
 
-def inner_reductions(ctx: Context, values: Sequence[Value], here: Here) -> tuple[list[Value], list[Stmt]]:
+def inner_reductions(ctx: Context, values: Sequence[Value], here: Position) -> tuple[list[Value], list[Stmt]]:
     """Values with what the reductions inside them are, and the statements that compute those. Reductions over the same
     variables share their loops."""
     spaces: dict[tuple[Var, ...], list[Value]] = {}
@@ -87,7 +87,7 @@ def addends(value: Value) -> tuple[Value, ...]:
     return (value,)
 
 
-def kept_sums(ctx: Context, group: Sequence[Define], here: Here) -> tuple[Sum, dict[str, Value]]:
+def kept_sums(ctx: Context, group: Sequence[Define], here: Position) -> tuple[Sum, dict[str, Value]]:
     """The sums of a tile, whose accumulators are kept; and what the names of the sums are at the end."""
     loops, size = ctx.loops, 1
     place: Index = 0
@@ -112,7 +112,7 @@ def kept_sums(ctx: Context, group: Sequence[Define], here: Here) -> tuple[Sum, d
     return made, {s.name: value for s, value in zip(group, made.results(), strict=True)}
 
 
-def _sums(ctx: Context, over: tuple[Var, ...], bodies: Sequence[tuple[str, Value]], names: Sequence[str], here: Here
+def _sums(ctx: Context, over: tuple[Var, ...], bodies: Sequence[tuple[str, Value]], names: Sequence[str], here: Position
           ) -> tuple[list[Stmt], list[Value]]:
     """The statements of reductions over one space, and their results: slots for copies that are not open yet, or else
     the names."""
@@ -148,13 +148,13 @@ class Sum:
     of theirs across lanes; `parts`: of theirs in accumulators of their own. `last`: the split that made lanes which are
     one vector and not whole: what is beyond the end is left out where lanes are joined."""
 
-    def __init__(self, ctx: Context, over: tuple[Var, ...], bodies: Sequence[tuple[str, Value]], here: Here,
+    def __init__(self, ctx: Context, over: tuple[Var, ...], bodies: Sequence[tuple[str, Value]], here: Position,
                  kept: Kept | None = None):
         self.ctx, self.here, self.kept = ctx, here, kept
         self.levels, self.resumed = ((), False) if kept is None else (kept.levels, kept.resumed)
         own, loops = {v.name for v in over}, ctx.loops
         self.over = over
-        names = [x for x in loops.order if x not in here.gone and x not in here.places and loops.kind[x] != "call"
+        names = [x for x in loops.order if x not in here.omitted and x not in here.places and loops.kind[x] != "call"
                  and (loops.root[x].name in own or x in here.copies)]
         self.lane = next((x for x in names if loops.kind[x] == "vector" and x not in here.copies), None)
         names = [x for x in names if x != self.lane]
@@ -172,7 +172,7 @@ class Sum:
         for k, (monoid, body) in enumerate(bodies):
             free = free_variables(body)
             body = replace_values(body, {s.part: local(s.memory, s.part.dtype) for s in ctx.staged})
-            refuse_gaps(ctx.loops, body)
+            check_fused_rows_dense(ctx.loops, body)
             used = tuple([x for x in here.copies if x in self.around or loops.root[x] in free])
             acc = ctx.name("acc")
             if gathered:
@@ -197,11 +197,11 @@ class Sum:
         parts = self.parts if self.lane is None else ()
         return [load(t.total, (self.slot(t.used, parts, self.here),), t.body.dtype) for t in self.terms]
 
-    def in_order(self, here: Here) -> list[Stmt]:
+    def in_order(self, here: Position) -> list[Stmt]:
         """Accumulators, the loops, and the parts joined."""
         return [*self.begin(here), *self.steps(here), *self.join(here)]
 
-    def steps(self, here: Here) -> list[Stmt]:
+    def steps(self, here: Position) -> list[Stmt]:
         """The loops, and what they add to the accumulators."""
         bodies = [t.body for t in self.terms]
         met = meetings(self.ctx, self.around, here)
@@ -215,7 +215,7 @@ class Sum:
     def count(self, names: Sequence[str]) -> int:
         return prod([self.ctx.loops.most(x) for x in names])
 
-    def slot(self, copies: Sequence[str], parts: Sequence[str], here: Here) -> Index:
+    def slot(self, copies: Sequence[str], parts: Sequence[str], here: Position) -> Index:
         """The place of an accumulator; a part that runs no more has the first one."""
         position: Index = 0
         for x in (*copies, *parts):
@@ -223,7 +223,7 @@ class Sum:
             position = position * count + here.places.get(x, 0 if x in parts else Var(x, 0, count - 1))
         return position
 
-    def begin(self, here: Here) -> list[Stmt]:
+    def begin(self, here: Position) -> list[Stmt]:
         """The accumulators, at their start; sums that are kept go on with what they were."""
         out: list[Stmt] = []
         for t in self.terms:
@@ -234,18 +234,18 @@ class Sum:
             out += [Alloc(t.acc, t.body.dtype, self.count((*t.used, *self.parts)), "register"), *start]
         return out
 
-    def kept_at(self, t: Term, slot: Index, here: Here) -> Index:
+    def kept_at(self, t: Term, slot: Index, here: Position) -> Index:
         """The place where one of the sums is kept."""
         if self.ctx.gathered is not None:
             return self.ctx.gathered.box.at(here)
         kept = present(self.kept, "[plan] expected sums that are kept")
         return (kept.place * self.count((*t.used, *self.parts)) + slot) * kept.lanes + kept.lane
 
-    def kept_value(self, t: Term, slot: Index, here: Here, k: int = 0) -> Value:
+    def kept_value(self, t: Term, slot: Index, here: Position, k: int = 0) -> Value:
         """Reads what is kept of one of the sums, in the memory of the k-th level."""
         return load(t.kept_in(self.levels[k]), (self.kept_at(t, slot, here),), t.body.dtype)
 
-    def keep(self, here: Here, done: Sequence[Stmt], k: int = 0) -> list[Stmt]:
+    def keep(self, here: Position, done: Sequence[Stmt], k: int = 0) -> list[Stmt]:
         """The accumulators to memory until the sums go on, from the k-th level on; or `done` where they end."""
         if k == len(self.levels):
             return list(done)
@@ -262,7 +262,7 @@ class Sum:
             out = [If((-1 - level.first[0],), tuple(before)), *out]
         return out
 
-    def each(self, terms: Sequence[Term], here: Here, make: Callable[[Term, Index, Here], Stmt]) -> list[Stmt]:
+    def each(self, terms: Sequence[Term], here: Position, make: Callable[[Term, Index, Position], Stmt]) -> list[Stmt]:
         """A statement for each accumulator."""
         out: list[Stmt] = []
         for t in terms:
@@ -270,7 +270,7 @@ class Sum:
                 make(t, self.slot(t.used, self.parts, at), at)])
         return out
 
-    def step(self, here: Here, whole: bool) -> list[Stmt]:
+    def step(self, here: Position, whole: bool) -> list[Stmt]:
         """The statements by which one step of a sum adds to the accumulators of all copies that are not open; `whole`:
         to the totals."""
         wave = self.ctx.wave
@@ -282,7 +282,7 @@ class Sum:
         found = iter(values)
         known = [[next(found) for _ in each] for each in added]
 
-        def update(here: Here, terms: Sequence[int]) -> list[Stmt]:
+        def update(here: Position, terms: Sequence[int]) -> list[Stmt]:
             out: list[Stmt] = []
             for k in terms:
                 t = self.terms[k]
@@ -299,7 +299,7 @@ class Sum:
             out += copied(self.ctx, left, here, lambda at, terms=terms: update(at, terms))  # type: ignore[misc]
         return out
 
-    def unit(self, wave: Wave, here: Here) -> IRCall:
+    def unit(self, wave: Wave, here: Position) -> IRCall:
         """The call that adds a block of products to the sums of a wave. Raises PlanError for other sums than of
         products of two copies."""
         term, loops, kernel = self.terms[0], self.ctx.loops, matrix_microkernel(wave.step.kernel)
@@ -315,7 +315,7 @@ class Sum:
         return IRCall(kernel, ((a.memory, a.box.at(at)), (b.memory, b.box.at(at)), (term.acc, slot)), (),
                       (here.places[wave.lane], a.box.pitches[-2], b.box.pitches[-2]))
 
-    def read(self, t: Term, value: Value, here: Here) -> Value:
+    def read(self, t: Term, value: Value, here: Position) -> Value:
         """A value at a place, copies of operands in place of these; neutral outside blocks with the edge guard."""
         needed = self.needed(value)
         conditions = () if t.monoid.name == "sum" and self.is_zero_outside(value) else self.ctx.within(here, needed)
@@ -347,14 +347,14 @@ class Sum:
             return self.is_zero_outside(value.args[0])
         return value.op in ("mul", "neg", "cast", "add") and all([self.is_zero_outside(a) for a in value.args])
 
-    def join(self, here: Here) -> list[Stmt]:
+    def join(self, here: Position) -> list[Stmt]:
         """All parts of a copy become the first, by a fixed tree."""
         out: list[Stmt] = []
         count = self.count(self.parts)
         steps = [(c, 1 << k) for k in range(count.bit_length()) for c in range(0, count - (1 << k), 2 << k)]
         for t in self.terms:
             for c, step in steps:
-                def joined(at: Here, t: Term = t, x: int = c, y: int = c + step) -> list[Stmt]:
+                def joined(at: Position, t: Term = t, x: int = c, y: int = c + step) -> list[Stmt]:
                     first = self.slot(t.used, (), at) * count
                     old, other = (load(t.acc, (first + part,), t.body.dtype) for part in (x, y))
                     return [Store(t.acc, first + x, t.monoid.apply(old, other))]
@@ -365,10 +365,10 @@ class Sum:
         """Vectors along the sum, joined across lanes at the end; then what whole vectors leave."""
         ctx, here, parts = self.ctx, self.here, self.count(self.parts)
 
-        def vector(at: Here) -> list[Stmt]:
+        def vector(at: Position) -> list[Stmt]:
             out = self.in_order(at)
             for t in self.terms:
-                def total(at: Here, t: Term = t) -> list[Stmt]:
+                def total(at: Position, t: Term = t) -> list[Stmt]:
                     slot = self.slot(t.used, (), at)
                     value, left = load(t.acc, (slot * parts,), t.body.dtype), tuple[Index, ...]()
                     if self.last is not None:

@@ -21,9 +21,9 @@ from minigrad.codegen.kernel.nodes import Store as KernelStore
 from minigrad.codegen.kernel.value_walk import replace_values
 from minigrad.codegen.plan.context import Context
 from minigrad.codegen.plan.coordinates import terms_of
-from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.loop_nest import swept
 from minigrad.codegen.plan.loops import Loops, divides
+from minigrad.codegen.plan.position import Position
 from minigrad.codegen.plan.spaces import Unit
 from minigrad.expr import Index, Var, subs
 from minigrad.value import Value, local, substitute, walk
@@ -42,7 +42,7 @@ class Meetings:
     elements: list[list[tuple[int, int]]]
 
 
-def meetings(ctx: Context, around: Sequence[str], here: Here) -> Meetings | None:
+def meetings(ctx: Context, around: Sequence[str], here: Position) -> Meetings | None:
     """Those of a sum with loops `around` it, where the tap and the copy are unrolled and innermost; else None."""
     loops = ctx.loops
     order = [x for x in loops.order if x in around or x in here.copies]
@@ -50,7 +50,7 @@ def meetings(ctx: Context, around: Sequence[str], here: Here) -> Meetings | None
         terms = [(f, x) for f, x in terms_of(c) if x in loops.root]
         for (f, x), (g, tap) in (terms, terms[::-1]) if len(terms) == 2 else ():
             copy = next((y for y in sorted(loops.inside(x)) if loops.kind[y] == "unroll"
-                         and loops.stride(y, Here()) == 1), "")
+                         and loops.stride(y, Position()) == 1), "")
             if f < 0 or copy not in order or tap not in order or not {tap, copy} & set(around):
                 continue
             if all([loops.kind[y] == "unroll" for y in order[min(order.index(tap), order.index(copy)):]]):
@@ -68,13 +68,13 @@ def _again(loops: Loops, copy: str) -> bool:
                 and any([loops.kind[x] == "parallel" for x in loops.inside(s.outer)]) for s in loops.split.values()])
 
 
-def by_element(ctx: Context, met: Meetings, around: Sequence[str], step: Callable[[Here, bool], list[Stmt]], here: Here
-               ) -> list[Stmt]:
+def by_element(ctx: Context, met: Meetings, around: Sequence[str], step: Callable[[Position, bool], list[Stmt]],
+               here: Position) -> list[Stmt]:
     """The terms of all taps and copies, `step` making those of one place; where a block is not whole those that it has,
     one by one."""
     own = met.tap, met.copy
-    if here.gone & set(own):
-        left = [x for x in around if x in own and x not in here.gone]
+    if here.omitted & set(own):
+        left = [x for x in around if x in own and x not in here.omitted]
         return swept(ctx, left, here, lambda at: step(at, False))
     ctx.written_out = True
     loops = [Var(x, 0, ctx.loops.most(x) - 1) for x in (*own, *[x for x in here.copies if x not in own])]

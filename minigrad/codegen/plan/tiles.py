@@ -13,9 +13,9 @@ from minigrad.codegen.kernel.nodes import is_sum
 from minigrad.codegen.microkernels.microkernel import Microkernel
 from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.microkernels.tile import Tile
-from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.loops import Loops, refuse
 from minigrad.codegen.plan.microkernel_choice import tile_meant
+from minigrad.codegen.plan.position import Position
 from minigrad.codegen.plan.steps.ahead import Ahead
 from minigrad.codegen.plan.steps.call import Call
 from minigrad.codegen.plan.steps.results import results_of
@@ -89,8 +89,8 @@ def _tiled(loops: Loops, step: Call, kernel: Microkernel, tile: Tile) -> Tiled:
 def _run(loops: Loops, names: Iterable[str]) -> int:
     """The number of neighbours that loops step through together; 0 where they leave some out."""
     run = 1
-    for x in sorted(names, key=lambda x: bounds(loops.stride(x, Here()))[0]):
-        if loops.stride(x, Here()) != run or loops.cut_short(x):
+    for x in sorted(names, key=lambda x: bounds(loops.stride(x, Position()))[0]):
+        if loops.stride(x, Position()) != run or loops.cut_short(x):
             return 0
         run *= loops.most(x)
     return run

@@ -16,7 +16,7 @@ from minigrad.codegen.ir.nodes import Alloc, If, Let, Loop, Stmt, Store
 from minigrad.codegen.kernel.monoid import MONOIDS, accumulate
 from minigrad.codegen.kernel.nodes import Define
 from minigrad.codegen.plan.context import Context, Gathered
-from minigrad.codegen.plan.here import Here
+from minigrad.codegen.plan.position import Position
 from minigrad.codegen.plan.words import SCALE
 from minigrad.dtype import float32, int32
 from minigrad.errors import present
@@ -27,7 +27,7 @@ MAX = 3.4028234663852886e38
 _NO, _YES = const(0, int32), const(1, int32)
 
 
-def unscaled(ctx: Context, g: Gathered, here: Here) -> list[Stmt]:
+def unscaled(ctx: Context, g: Gathered, here: Position) -> list[Stmt]:
     """The sums in memory as those of the operands themselves."""
     sum_, = g.sums
     memory, seen, odd, total = g.memory[sum_.name], ctx.name("seen"), ctx.name("odd"), ctx.name("total")
@@ -36,14 +36,14 @@ def unscaled(ctx: Context, g: Gathered, here: Here) -> list[Stmt]:
     lane = Var(ctx.name("l"), 0, lanes - 1)
     some = ValueIndex(load(seen, (0,), int32), 0, 1) - 1
 
-    def look(at: Here, inside: tuple[Index, ...]) -> list[Stmt]:
+    def look(at: Position, inside: tuple[Index, ...]) -> list[Stmt]:
         place = g.box.at(at)
         sums = binary("mul", load(memory, (place,), float32), const(SCALE ** -2, float32))
         found = guard(_odd(local(total, float32)), _NO, inside)
         return [Let(total, sums), Store(memory, place, local(total, float32)),
                 Store(odd, 0, binary("or", load(odd, (0,), int32), found))]
 
-    def repair(at: Here, inside: tuple[Index, ...]) -> list[Stmt]:
+    def repair(at: Position, inside: tuple[Index, ...]) -> list[Stmt]:
         found = guard(_odd(load(memory, (g.box.at(at),), float32)), _NO, inside)
         return [Loop(lane, 0, lanes, "vector", (Store(seen, 0, across("max", found)),)),
                 If((some,), (Loop(lane, 0, lanes, "vector", tuple(_again(ctx, g, sum_, at, inside))),))]
@@ -59,8 +59,8 @@ def _odd(x: Value) -> Value:
     return where(binary("le", unary("abs", x), const(MAX, float32)), _NO, _YES)
 
 
-def _vectors(ctx: Context, g: Gathered, here: Here, lane: Var,
-             make: Callable[[Here, tuple[Index, ...]], list[Stmt]]) -> list[Stmt]:
+def _vectors(ctx: Context, g: Gathered, here: Position, lane: Var,
+             make: Callable[[Position, tuple[Index, ...]], list[Stmt]]) -> list[Stmt]:
     """Loops over the vectors of the memory of sums; what is done at a place, and what holds for one within its row."""
     loops, places, lanes = list[tuple[Var, Index]](), dict(here.places), bounds(lane)[1] + 1
     for c in g.box.layout:
@@ -75,7 +75,7 @@ def _vectors(ctx: Context, g: Gathered, here: Here, lane: Var,
     return out
 
 
-def _again(ctx: Context, g: Gathered, s: Define, here: Here, inside: tuple[Index, ...]) -> list[Stmt]:
+def _again(ctx: Context, g: Gathered, s: Define, here: Position, inside: tuple[Index, ...]) -> list[Stmt]:
     """Those of a vector that are no finite numbers, computed from the operands."""
     steps = [Var(ctx.name(v.name), 0, v.hi) for v in s.value.over]
     at = {**ctx.located(here).at, **dict(zip(s.value.over, steps, strict=True))}

@@ -52,7 +52,7 @@ def cut_columns(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
     if best_tile(replace(p, n=p.n - left), target)[0] + cycles >= best_tile(p, target)[0] * GAIN:
         return [nest]
     whole, rest = Var(v.name, 0, p.n - left - 1), Var(v.name, 0, left - 1)
-    if p.far_a or p.a == "lanes":  # lanes go along rows
+    if p.a_is_strided or p.a == "lanes":  # lanes go along rows
         return [with_variable(nest, v, whole, 0), with_variable(nest, v, rest, p.n - left)]
     columns = replace(c, b=substitute(c.b, {v: rest + (p.n - left)}))
     rows = (*(d for d in (*c.batch, *c.n[:-1]) if d in free_variables(c.b)), rest)

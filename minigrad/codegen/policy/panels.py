@@ -30,7 +30,7 @@ from minigrad.codegen.kernel.access import extent, reductions, value_accesses
 from minigrad.codegen.kernel.nodes import Nest
 from minigrad.codegen.machines.caches import LINE, PAGE, SHARED, fits, room
 from minigrad.codegen.machines.machine import machine
-from minigrad.codegen.patterns.recognise import Contraction, with_row
+from minigrad.codegen.patterns.recognise import Contraction, matrix_or_vector_product
 from minigrad.codegen.plan.sizes import shares_copies
 from minigrad.codegen.plan.steps import Ahead, Bind, Order, Plan, Sizes, Split, Stage, Step
 from minigrad.codegen.policy.blocking import SPARE_REGISTERS, is_plain, row_bytes, steps_closely
@@ -62,7 +62,7 @@ SHORT_SUM, LARGE_OUTPUT = 64, 1 << 16
 LOW, LARGE_PRODUCT = 8, 1 << 22
 """Likewise with more rows in products of fewer multiply-adds: 3-5%. In larger ones a test per tile costs nothing."""
 
-LANES = 4, 8, 16
+COPIED_A_ROWS = 4, 8, 16
 """Rows of a tile whose operand A is copied: as many as a vector has."""
 
 FEW_REGISTERS, TRANSPOSED_STEPS = 16, 4
@@ -72,7 +72,7 @@ ROWS_ALONG_K, LANES_ADDED = 12, 24
 """Rows up to which a B that lies along the sum is read as it is, lanes along the sum: copying it pays from some 16.
 Adding up the lanes of a result takes as long as copying so many elements of B."""
 
-USUAL = 6, 0.98
+DEFAULT_ROWS, SWITCH_GAIN = 6, 0.98
 """A tile of so many rows, its vectors an eighth of the registers, is taken where others gain less: the prediction is no
 better than that."""
 
@@ -90,7 +90,7 @@ class Product:
     b: str
 
     @property
-    def far_a(self) -> bool:
+    def a_is_strided(self) -> bool:
         """True where A is read in place across its rows."""
         return not self.a and row_bytes(self.c.a, self.c.k) > self.c.a.dtype.itemsize
 
@@ -115,7 +115,7 @@ class Tile:
 @lru_cache(maxsize=256)
 def plan(nest: Nest, target: Target) -> Plan | str:
     """The plan, or why the nest is not done in panels."""
-    c = with_row(nest)
+    c = matrix_or_vector_product(nest)
     if isinstance(c, str):
         return c
     if refused := refusal(c, target):
@@ -173,7 +173,7 @@ def product(c: Contraction, target: Target) -> Product:
     b = _copied(c, 1, c.n[-1:])
     p = Product(c, m, n, k, a, "")
     few = m < machine(target).costs.pack_rows
-    return p if in_place and (few or (near and not p.far_a)) else replace(p, b=b)
+    return p if in_place and (few or (near and not p.a_is_strided)) else replace(p, b=b)
 
 
 def _copied(c: Contraction, side: int, along: tuple[Var, ...]) -> str:
@@ -189,7 +189,7 @@ def best_tile(p: Product, target: Target) -> tuple[float, Tile | None]:
 def candidates(nest: Nest, target: Target) -> Iterator[Plan]:
     """The plans that `plan` chooses from: one for each register tile."""
     if isinstance(plan(nest, target), Plan):
-        p = product(with_row(nest), target)  # type: ignore[arg-type]
+        p = product(matrix_or_vector_product(nest), target)  # type: ignore[arg-type]
         yield from (with_tile(nest, p, tile, target) for _, tile in tiles(p, target))
 
 
@@ -214,11 +214,11 @@ def _tiles(m: int, n: int, k: int, bits: int, copied: bool, far: bool, apart: bo
             steps = cycles_by_rows(m, vectors, rate, vectors * width * max(bits // 8, 4), k, far, apart, target)
             tile, across = machine(target).costs.tile, ceil(n / (vectors * width))
             for rows in range(1, min((target.registers - vectors - spare) // vectors, m) + 1):
-                if rows not in LANES if copied else side_by_side < rows < m:
+                if rows not in COPIED_A_ROWS if copied else side_by_side < rows < m:
                     continue
                 cycles = ceil(m / rows) * across * (steps(rows) * k + tile + rows * vectors)
-                if (rows, vectors) == (USUAL[0], target.registers // 8) and not apart:
-                    cycles *= USUAL[1]
+                if (rows, vectors) == (DEFAULT_ROWS, target.registers // 8) and not apart:
+                    cycles *= SWITCH_GAIN
                 found.append((cycles, Tile(rows, vectors, width)))
     return found
 
@@ -252,7 +252,7 @@ def with_tile(nest: Nest, p: Product, t: Tile, target: Target) -> Plan:
     block_k = ROW_K if streamed else part(p.k, MAX_K, t.width) if p.a or p.b else p.k
     unit_m, unit_n = units(p, t, block_k, target)
     near = fits(2 * block_k * unit_n * p.itemsize, 1, target)
-    rows_outside = near or (bool(p.a or p.b) and not p.far_a)
+    rows_outside = near or (bool(p.a or p.b) and not p.a_is_strided)
     steps: list[Step] = []
     single = [v.name for v in nest.domain if v.hi == 0]
     order = [*single, *(v.name for v in (*c.batch, *c.m[:-1], *c.n[:-1]))]
@@ -314,7 +314,7 @@ def ahead(p: Product, t: Tile, kept: bool, inner: list[str], target: Target) -> 
         return
     if is_plain(c.b) and not p.b and (kept or row_bytes(c.b, c.k) >= PAGE or not fits(2 * b_bytes, 2, target)):
         yield Ahead(c.b.buffer, "t", 1, "kb" if kept else "j", not fits(panel, 1, target))
-    if p.far_a and is_plain(c.a):
+    if p.a_is_strided and is_plain(c.a):
         yield Ahead(c.a.buffer, "t", LINE // c.a.dtype.itemsize, "u")
     elif is_plain(c.a) and not kept and coefficient(c.a.indices[0], c.m[-1]) == p.k:
         yield Ahead(c.a.buffer, "k", 1, "i")

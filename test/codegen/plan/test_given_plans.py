@@ -68,7 +68,7 @@ def convolution(x: Tensor, y: Tensor, of: str = "") -> Tensor:
     made = image.conv2d(weights, padding=1)
     if not of:
         return made
-    return (made * large(y, *made.shape)).sum().gradient(image if of == "image" else weights)[0]
+    return (made * large(y, *map(int, made.shape))).sum().gradient(image if of == "image" else weights)[0]
 
 
 COMPILED = [d for d in devices() if d != "NUMPY"]

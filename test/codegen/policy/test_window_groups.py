@@ -22,7 +22,7 @@ from minigrad.codegen.plan.block import build_block
 from minigrad.codegen.plan.box import BANKS
 from minigrad.codegen.plan.build_nests import build_nests
 from minigrad.codegen.plan.context import Context
-from minigrad.codegen.plan.here import Here
+from minigrad.codegen.plan.position import Position
 from minigrad.codegen.plan.several import BlockPlan, Plan, parse_plan
 from minigrad.codegen.plan.steps import resolve
 from minigrad.codegen.policy import window_groups
@@ -127,7 +127,7 @@ def test_work_items_meet_in_few_banks_of_a_copy(case: str) -> None:
     ctx = Context(kernel, resolve(kernel.nests[0], plan), None, None)
     assert ctx.items is not None
     own = {x: 0 for x in ctx.loops.order} | ctx.items.places
-    at = [subs(ctx.staged[0].box.at(Here(own)), {ctx.items.var: t}) for t in range(min(32, ctx.items.count))]
+    at = [subs(ctx.staged[0].box.at(Position(own)), {ctx.items.var: t}) for t in range(min(32, ctx.items.count))]
     assert max(sum(p % BANKS == b for p in at) for b in range(BANKS)) <= 2
 
 

@@ -42,7 +42,7 @@ class Ahead(Step):
 
     def faults(self, loops: Loops) -> Faults:
         stores = any(isinstance(s, Store) and s.param == self.operand for s in loops.nest.body)
-        if stores and loops.order.index(self.at) >= loops.first_sum:
+        if stores and loops.order.index(self.at) >= loops.first_reduction:
             yield f"{self}: expected a loop around all sums, as {self.operand} is stored after them, got {self.at}"
         copied = any([s.operand == self.operand and s.at == self.at for s in loops.of(Stage)])
         if not copied and not places_after(loops.nest, self.operand) and not loops.sums(self.at):

@@ -8,9 +8,9 @@ from minigrad.codegen.microkernels.matrix import matrix_microkernel
 from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.microkernels.sub_group import width_of
 from minigrad.codegen.plan.block_products import products_of
-from minigrad.codegen.plan.here import Here
 from minigrad.codegen.plan.loops import NAME, Faults, Loops, Step
 from minigrad.codegen.plan.microkernel_choice import tile_meant
+from minigrad.codegen.plan.position import Position
 from minigrad.codegen.plan.steps.ahead import Ahead
 from minigrad.codegen.plan.steps.results import Results
 
@@ -78,7 +78,7 @@ def _faults_of_blocks(calls: list[Call], loops: Loops) -> Faults:
                f"got {' '.join(inside)}")
         return
     panels, least = loops.extent(inside[0]), max(panels_at_once(c.kernel) for c in calls)
-    if loops.stride(inside[0], Here()) != 1 or loops.cut_short(inside[0]) or not isinstance(panels, int) or \
+    if loops.stride(inside[0], Position()) != 1 or loops.cut_short(inside[0]) or not isinstance(panels, int) or \
             panels < least:
         yield f"{step}: expected blocks of {least} neighbours of {found.panel} at least, all equally long, inside {at}"
     if [(s.at, s.layout) for s in loops.of(Results)] != [(at, inside[:2])]:

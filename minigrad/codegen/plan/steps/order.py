@@ -22,13 +22,13 @@ class Order(Listed):
 
     def faults(self, loops: Loops) -> Faults:
         """About loops of the domain inside those of a sum that are not unrolled: its sums are kept in memory."""
-        inside = loops.kept
+        inside = loops.accumulated_outside
         if not inside:
             return
         if len(loops.spaces) > 2 or not isinstance(loops.units[0], tuple):
             yield (f"order: expected {inside[0]} unrolled or outside all sums, as there are several that do not share "
                    "loops")
-        for x in loops.order[loops.first_sum:loops.order.index(inside[-1])]:
+        for x in loops.order[loops.first_reduction:loops.order.index(inside[-1])]:
             s = loops.made_by.get(x)
             if loops.kind[x] == "unroll" or loops.space[x] and loops.kind[x] != "serial":
                 yield f"order: expected {x} inside {inside[-1]}, as it is no serial loop"

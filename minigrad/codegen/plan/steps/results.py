@@ -43,7 +43,7 @@ class Results(Laid):
         yield from self.coordinate_faults(loops)
         if len(loops.spaces) != 2 or not isinstance(loops.units[0], tuple):
             yield f"{self}: expected a kernel whose sums share their loops, and that has no others"
-        if loops.order.index(self.at) >= loops.first_sum or loops.kind[self.at] not in ("serial", "parallel"):
+        if loops.order.index(self.at) >= loops.first_reduction or loops.kind[self.at] not in ("serial", "parallel"):
             yield f"{self}: expected a serial or parallel loop outside all sums, got {self.at}"
         covered, inside = frozenset().union(*[leaves(loops, c) for c in self.layout]), loops.gathered
         if covered != inside:

@@ -105,7 +105,7 @@ class Split(Cut, Step):
                 yield f"bind vector {x}: expected lanes that `{self}` makes itself, as they add what it leaves"
         if edge == "rest" and domain and any(loops.space[x] for x in loops.order[:max(outside)]):
             yield f"order: expected {self.outer} outside all sums, as its last block is not whole, or the edge back"
-        for x in loops.kept if edge == "rest" and domain else ():
+        for x in loops.accumulated_outside if edge == "rest" and domain else ():
             if x in loops.inside(self.inner):
                 yield f"order: expected {x} outside all sums, as the last block is not whole, or the edge back"
         for x in loops.inside(self.outer):

@@ -8,23 +8,23 @@ from minigrad.expr import Index, Var
 
 
 @dataclass(slots=True)
-class Here:
+class Position:
     """The place where statements are emitted. It never changes, and is not frozen as many are made.
 
     places: what each open loop is; at: what each variable of the nest is whose loops are all open
-    gone: loops that are left out, as what a block that is not whole leaves runs in a loop of its own
-    whole: splits whose present block is known to be whole, or to be what is left
+    omitted: loops that are left out, as what a block that is not whole leaves runs in a loop of its own
+    full_splits: those whose present block is known to be whole, or to be what is left
     copies: loops of the domain that sums have accumulators for, not open yet
     masked: stores need the conditions of blocks that reach back
     """
 
     places: Mapping[str, Index] = field(default_factory=dict)
     at: Mapping[Var, Index] = field(default_factory=dict)
-    gone: frozenset[str] = frozenset()
-    whole: frozenset[str] = frozenset()
+    omitted: frozenset[str] = frozenset()
+    full_splits: frozenset[str] = frozenset()
     copies: tuple[str, ...] = ()
     masked: bool = False
 
 
-NOWHERE = Here()
+NOWHERE = Position()
 """Outside all loops."""

@@ -13,24 +13,24 @@ from minigrad.codegen.ir.nodes import Loop, Stmt
 from minigrad.codegen.ir.walk import map_all
 from minigrad.codegen.plan.box import Box
 from minigrad.codegen.plan.context import Context
-from minigrad.codegen.plan.coordinates import loop_of, room, taken
-from minigrad.codegen.plan.here import Here
+from minigrad.codegen.plan.coordinates import loop_of, parse_coordinate, room
+from minigrad.codegen.plan.position import Position
 from minigrad.codegen.plan.runs import Run, runs_of
 from minigrad.expr import Index, Var, bounds, emin, subs
 from minigrad.value import Value, substitute
 
-Make = Callable[[Here, tuple[Index, ...], tuple[Index, ...]], list[Stmt]]
+Make = Callable[[Position, tuple[Index, ...], tuple[Index, ...]], list[Stmt]]
 """Makes the statements of a place, given conditions under which it is no other vector's as well, and under which there
 is one."""
 
 
-def sweep(ctx: Context, memory: Box, values: Sequence[Value], here: Here, make: Make, transposed: str = "",
+def copy_loops(ctx: Context, memory: Box, values: Sequence[Value], here: Position, make: Make, transposed: str = "",
           transposed_by: int = 1, outwards: bool = False) -> list[Stmt]:
     """Loops over memory, lanes along its last coordinate. With `transposed_by`, as many steps along
     `transposed` are written out inside, so that square blocks are transposed in registers; `outwards`, lanes go along
     that, and the last coordinate is written out. Of a coordinate `kx%2` each place has loops of its own."""
     out: list[Stmt] = []
-    parts = [taken(c) for c in memory.layout if "%" in c]
+    parts = [parse_coordinate(c) for c in memory.layout if "%" in c]
     for residues in product(*(range(n) for _, _, n in parts)):
         fixed = {x: r for (x, _, _), r in zip(parts, residues, strict=True)}
         if all(r < room(ctx.loops, x) for x, r in fixed.items()):
@@ -40,8 +40,8 @@ def sweep(ctx: Context, memory: Box, values: Sequence[Value], here: Here, make: 
     return out
 
 
-def _loops(ctx: Context, runs: list[Run], here: Here, places: dict[str, Index], make: Make, transposed: tuple[str, int],
-           outwards: bool) -> list[Stmt]:
+def _loops(ctx: Context, runs: list[Run], here: Position, places: dict[str, Index], make: Make,
+           transposed: tuple[str, int], outwards: bool) -> list[Stmt]:
     """The loops over runs. What whole vectors leave is another one that reaches back, or has fewer elements."""
     if not runs:  # all loops are open
         return make(ctx.located(replace(here, places=places, copies=())), (), ())
