@@ -60,7 +60,9 @@ def general_plan(pattern: str, nest: Nest, choice: Choice) -> Plan:
     inner = [x for space in spaces(nest)[1:] for x in made.inner(space)]
     binds = {"parallel": blocks[:choice.parallel], "vector": made.lanes, "unroll": [*made.copies, *made.unroll]}
     steps: list[Step] = [*made.splits, *(Bind(kind, tuple(loops)) for kind, loops in binds.items() if loops)]
-    steps.append(Order((*blocks, *lanes, *inner, *made.copies)))
+    order = (*blocks, *lanes, *inner, *made.copies)
+    if order:
+        steps.append(Order(order))
     if made.parts:
         steps.append(Parts(tuple(made.parts)))
     return Plan(pattern, (*steps, *choice.ahead))
