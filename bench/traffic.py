@@ -1,4 +1,4 @@
-"""Launches, distinct programs and bytes moved by a captured step, by strategy and kernel.
+"""Launches, distinct programs and bytes moved by a captured step, by policy and kernel.
 
 Bytes are counted from the compiled stages: of every buffer that a stage loads from, and of every one that it stores to,
 the distinct elements, scratch and weights included. A stage's reads of its own output do not count.
@@ -21,7 +21,7 @@ from minigrad.value import indices_of, value_atoms, walk
 
 @dataclass
 class Group:
-    """Launches of one strategy and kernel name."""
+    """Launches of one policy and kernel name."""
 
     stages: int = 0
     bytes: int = 0
@@ -54,9 +54,9 @@ def table(step: Callable[[], Any], images: int) -> list[str]:
     total = sum(g.bytes for g in groups.values()) / images / 1e6
     programs = len({p for g in groups.values() for p in g.programs})
     lines = [f"one step: {quantity(launches, 'launch')}, {quantity(programs, 'program')}, {total:.1f} MB per image"]
-    for (strategy, name), g in sorted(groups.items(), key=lambda item: -item[1].bytes):
+    for (policy, name), g in sorted(groups.items(), key=lambda item: -item[1].bytes):
         lines.append(f"{g.bytes / images / 1e6:9.2f} MB  {g.stages:4} stages  {len(g.programs):3} programs  "
-                     f"{strategy:<12} {name}")
+                     f"{policy:<12} {name}")
     return lines
 
 

@@ -52,7 +52,7 @@ class Item:
     """One launch: a program over one row, or over a table of rows (the one-launch optimizer).
 
     Neighbours with one number `group` are a launch group, unless it is negative: they do not depend on each other and
-    run together where the device can. `how` is the strategy's plan, `origins` the graph positions of the kernel's
+    run together where the device can. `how` is the policy's plan, `origins` the graph positions of the kernel's
     results. `function` is the loop IR, which a plan from disk does not have.
     """
 

@@ -27,7 +27,7 @@ STAGES = ("graph", "kernels", "plan", "loops", "source")
 def show(what: object, stage: str = "kernels") -> str:
     """The text of a lazy Tensor (or several) in one form, `stage`.
 
-    'graph': its Nodes; 'kernels': index notation with why each kernel ends where it does; 'plan': what each strategy
+    'graph': its Nodes; 'kernels': index notation with why each kernel ends where it does; 'plan': what each policy
     decided; 'loops': loop IR; 'source': LLVM IR or OpenCL C. A realized Tensor has no kernels left to show.
     """
     if stage not in STAGES:

@@ -18,7 +18,7 @@ from minigrad.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class PlannedKernel:
-    """One launch: floating point operations, bytes that it must move, and the plan of its strategy, as text.
+    """One launch: floating point operations, bytes that it must move, and the plan of its policy, as text.
 
     `line` is the line of the user's program where its result was asked for; `rows` > 1 for a table of equal updates.
     """

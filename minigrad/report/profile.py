@@ -59,7 +59,7 @@ class KernelRun:
 
     @property
     def how(self) -> str:
-        """The strategy's plan, as text."""
+        """The policy's plan, as text."""
         return str(self.plan.items[self.item].how)
 
     @property

@@ -52,7 +52,7 @@ class Expanded:
 
 def expand_graph(graph: Graph, target: Target, is_loop: Callable[[Node], bool]) -> Expanded | None:
     """The graph without composites; None where there is nothing to expand (composites, attention that the target has no
-    strategy for, loops for which not `is_loop`, and scatters that add many values), to merge or to simplify."""
+    policy for, loops for which not `is_loop`, and scatters that add many values), to merge or to simplify."""
 
     def is_kernel(node: Node) -> bool:
         if node.op is ATTENTION:

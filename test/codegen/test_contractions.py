@@ -38,7 +38,7 @@ PACK_ALL = ((packed, "MIN_WORK", 1), (packed, "MIN_M", 1), (packed, "MIN_N", 1),
 
 @contextmanager
 def thresholds(values: tuple = PACK_ALL) -> Iterator[None]:
-    """Other thresholds of the packed strategy, and no stages made with them afterwards."""
+    """Other thresholds of the packed policy, and no stages made with them afterwards."""
     before = [getattr(module, name) for module, name, _ in values]
     passes.forget_stages()
     for module, name, value in values:

@@ -1,4 +1,4 @@
-"""Plans that strategies choose fit their nests, whatever networks are made of: what the check or a builder refuses is
+"""Plans that policies choose fit their nests, whatever networks are made of: what the check or a builder refuses is
 no user's mistake. Each class is planned and verified for processors, for OpenCL and for GPUs; a few are computed, too.
 """
 # Tests know their dims are ints.

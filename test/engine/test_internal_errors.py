@@ -62,7 +62,7 @@ def steps(count: int) -> Tensor:
 @pytest.mark.parametrize("stage", ["plan", "build_nests", "render"])
 def test_errors_of_the_compiler_carry_the_kernel(stage: str, error: type[Exception], text: str,
                                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    """A strategy that fails, loops that cannot be built, text that cannot be written."""
+    """A policy that fails, loops that cannot be built, text that cannot be written."""
     places: dict[str, Any] = {"plan": pointwise, "build_nests": passes, "render": llvm.LlvmProgram}
     monkeypatch.setattr(places[stage], stage, broken_by(error("m")))
     with config(disk_cache=False), pytest.raises(InternalError, match=text) as caught:

@@ -84,7 +84,7 @@ CASES = {
 
 
 def flat_kernel(result: Tensor, target: Target = AVX2) -> Kernel:
-    """The last kernel of a lazy tensor, as strategies see it."""
+    """The last kernel of a lazy tensor, as policies see it."""
     kernel = schedule(build_graph([result.node]), frozenset(), target).steps[-1].kernel
     return collapse(flatten(split_divisions(split_phases(kernel))))
 

@@ -372,7 +372,7 @@ def test_tiles_multiply(kind: str) -> None:
     (AVX512, "f32 u8x4"), (AVX512, "i16x2"), (BYTE_PRODUCTS, "bf16x2"), (AVX2, "f32 i16x2"), (AVXVNNI, "u8x4"),
     (NEON, "f32 i8x4"), (V1, "u8x4")], ids=lambda x: getattr(x, "name", x))
 def test_the_tallest_tile_has_no_sum_on_the_stack(target: Target, kinds: str) -> None:
-    """Which is what the strategy asks for."""
+    """Which is what the policy asks for."""
     for kind in kinds.split():
         for vectors in (1, 2, 3, 4):
             rows = most_rows(vectors, target)

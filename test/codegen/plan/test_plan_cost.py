@@ -1,4 +1,4 @@
-"""The cost of plans: what it says of loops by themselves, and a strategy of its own in a few lines."""
+"""The cost of plans: what it says of loops by themselves, and a policy of its own in a few lines."""
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -66,7 +66,7 @@ def test_edges_memory_and_workers() -> None:
     assert of(product(64, 64, 64), TILE, two).cycles == pytest.approx(of(product(64, 64, 64), TILE).cycles / 2)
 
 
-# ---- a strategy: lanes along M, for operands that lie along it ----
+# ---- a policy: lanes along M, for operands that lie along it ----
 
 
 def lanes_along_m(nest: Nest, target: Target) -> Iterator[Plan]:

@@ -220,7 +220,7 @@ def test_results_do_not_depend_on_threads() -> None:
 OPENCL_CPU = Target("pocl", "opencl", "cpu", 32, 16, 2, local_memory=256 << 10, max_group=4096)
 
 
-def strategies(t: Tensor, target: Target) -> list[str]:
+def patterns(t: Tensor, target: Target) -> list[str]:
     steps = schedule(build_graph([t.node]), frozenset(), target).steps
     return [stage.plan.pattern for step in steps for stage in stages_of(step.kernel, target).stages]
 
@@ -232,14 +232,14 @@ def strategies(t: Tensor, target: Target) -> list[str]:
 def test_who_gets_blocks_is_decided_for_the_target(target: Target, rows: int, blocks: bool) -> None:
     """A table of scores, in several kernels, for few rows on some targets and where blocks have no room."""
     y = tensor(2, rows, 6).scaled_dot_product_attention(tensor(2, 11, 6), tensor(2, 11, 5), is_causal=True)
-    made = strategies(y, target)
+    made = patterns(y, target)
     assert made == ["block"] if blocks else "block" not in made and len(made) > 1
 
 
 def test_dropout_outside_training_leaves_the_primitive() -> None:
     q, k, v = tensor(2, 9, 6), tensor(2, 11, 6), tensor(2, 11, 5)
-    assert strategies(q.scaled_dot_product_attention(k, v, dropout_p=0.5), AVX512) == ["block"]
+    assert patterns(q.scaled_dot_product_attention(k, v, dropout_p=0.5), AVX512) == ["block"]
     with Tensor.train():
-        assert "attention" not in strategies(q.scaled_dot_product_attention(k, v, dropout_p=0.5), AVX512)
+        assert "attention" not in patterns(q.scaled_dot_product_attention(k, v, dropout_p=0.5), AVX512)
     with pytest.raises(minigrad.errors.ShapeError, match=r"dropout_p in 0..1, got 1.5"):
         q.scaled_dot_product_attention(k, v, dropout_p=1.5)

@@ -50,7 +50,7 @@ def scheduled(tensors: Sequence[Tensor], target: Target) -> Schedule:
     return schedule(build_graph([t.node for t in tensors]), frozenset(), target)
 
 
-def strategies(tensors: Sequence[Tensor], target: Target) -> list[str]:
+def patterns(tensors: Sequence[Tensor], target: Target) -> list[str]:
     """Those of the kernels of gradients."""
     return [stage.plan.pattern for step in scheduled(tensors, target).steps if step.kernel.name == "attention_gradient"
             for stage in stages_of(step.kernel, target).stages]
@@ -131,7 +131,7 @@ def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, g: np.ndarray, offset
 def test_odd_sizes(rows: int, keys: int, depth: int, columns: int, causal: bool) -> None:
     q, k, v = tensor(2, rows, depth), tensor(2, keys, depth), tensor(2, keys, columns)
     got = gradients(q, k, v, is_causal=causal)
-    assert strategies(got, minigrad.runtime.registry.get_device("CPU").target) == ["block"]
+    assert patterns(got, minigrad.runtime.registry.get_device("CPU").target) == ["block"]
     g = weights_of((2, rows, columns))
     for a, b in zip(got, reference(q.numpy(), k.numpy(), v.numpy(), g, 0 if causal else None), strict=True):
         np.testing.assert_allclose(a.numpy(), b, rtol=2e-5, atol=2e-5)
@@ -208,7 +208,7 @@ def test_results_do_not_depend_on_threads() -> None:
 @pytest.mark.parametrize("target, rows, kernel", [(AVX512, 9, True), (AVX2, 9, True), (AVX512, 7, False),
                                                         (GPU, 9, False), (OPENCL_CPU, 9, False)])
 def test_who_gets_a_kernel_is_decided_for_the_target(target: Target, rows: int, kernel: bool) -> None:
-    made = strategies(gradients(tensor(2, rows, 6), tensor(2, 11, 6), tensor(2, 11, 5), is_causal=True), target)
+    made = patterns(gradients(tensor(2, rows, 6), tensor(2, 11, 6), tensor(2, 11, 5), is_causal=True), target)
     assert made == ["block"] * kernel
 
 
@@ -217,7 +217,7 @@ def test_symbolic_lengths_have_no_kernel() -> None:
     q, k, v = (tensor(2, 20, 4) for _ in range(3))
     y = q[:, :n].scaled_dot_product_attention(k[:, :n], v[:, :n], is_causal=True)
     got = list(y.square().sum().gradient(q, k, v))
-    assert not strategies(got, AVX512)
+    assert not patterns(got, AVX512)
     q2, k2, v2 = (Tensor(t.numpy()[:, :15], device="CPU", requires_grad=True) for t in (q, k, v))
     y2 = q2.scaled_dot_product_attention(k2, v2, is_causal=True)
     for a, b in zip(got, y2.square().sum().gradient(q2, k2, v2), strict=True):

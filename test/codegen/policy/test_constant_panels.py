@@ -32,16 +32,16 @@ def plan_of(kernel: Kernel, target: Target) -> Plan:
     return plan
 
 
-@pytest.mark.parametrize("rows, strategy, width", [(16, "stream", 16), (17, "panels", 64), (64, "panels", 64),
+@pytest.mark.parametrize("rows, policy, width", [(16, "stream", 16), (17, "panels", 64), (64, "panels", 64),
                                                    (100, "panels", 64), (128, "panels", 64)])
-def test_weights_that_each_call_would_copy(rows: int, strategy: str, width: int) -> None:
+def test_weights_that_each_call_would_copy(rows: int, policy: str, width: int) -> None:
     """Before: `stage p1`, a copy at each call. After: panels where they lie, in the same order."""
     result = product(rows, ALONG).gelu()
     assert [s.operand for s in plan_of(last_kernel(result, AVX512), AVX512).stages] == ["p1"]
     made = in_panels(result, AVX512)
     assert made is not None and made.pack.params[0].shape == (256 // width, 256, width)
     plan = plan_of(made.kernel, AVX512)
-    assert plan.pattern == strategy and not plan.stages
+    assert plan.pattern == policy and not plan.stages
 
 
 @pytest.mark.parametrize("result", [

@@ -1,4 +1,4 @@
-"""Strategies of work-groups: the plans, their loops against the kernel as written, and on drivers against numpy."""
+"""Policies of work-groups: the plans, their loops against the kernel as written, and on drivers against numpy."""
 # Tests know their dims are ints.
 # mypy: disable-error-code="arg-type,type-var"
 import os
@@ -50,11 +50,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_reduction, "NEIGHBOURS", 4)
 
 
-def check(kernel: Kernel, strategy: ModuleType) -> None:
-    """Each nest by the strategy equals the kernel."""
+def check(kernel: Kernel, policy: ModuleType) -> None:
+    """Each nest by the policy equals the kernel."""
     functions = []
     for nest in kernel.nests:
-        made = strategy.plan(nest, GPU)
+        made = policy.plan(nest, GPU)
         own, plan = made if isinstance(made, tuple) else (nest, made)
         assert isinstance(plan, Plan), plan
         assert parse_plan(str(plan)) == plan
@@ -201,7 +201,7 @@ def scheduled(results: Tensor | tuple[Tensor, ...], target: Target) -> Kernel:
 
 def run_on(device: OpenCL, cases: dict[str, Callable[[], Tensor | tuple[Tensor, ...]]]) -> set[str]:
     """Runs the cases with the device's plans, all in one build, and compares with the kernels as written. Returns the
-    strategies' names."""
+    patterns' names."""
     kernels = [scheduled(make(), device.target) for make in cases.values()]
     staged = [stages_of(k, device.target) for k in kernels]
     programs = [render(s.function, device.target) for k in staged for s in k.stages]

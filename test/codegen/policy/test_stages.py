@@ -107,7 +107,7 @@ def test_what_is_no_plan() -> None:
         parse_plan("plan pattern='nonsense'")
 
 
-def test_strategies_follow_from_use() -> None:
+def test_policies_follow_from_use() -> None:
     found = {}
     for case in ("pointwise", "rows", "row sum", "matmul", "conv"):
         kernel = kernels(CASES[case](), AVX2)[-1]

@@ -43,14 +43,14 @@ def test_windows_by_groups_equal_the_kernel(case: str) -> None:
     """The chosen plan, and others that divide the image otherwise."""
     for target in (GPU, *(OTHERS if case in FOR_ALL else ())):
         kernel = flat_kernel(CASES[case](), target)
-        functions, strategies = [], []
+        functions, patterns = [], []
         for nests, plan in choose_plans(kernel.nests, target):
             assert parse_plan(str(plan)) == plan
             own = kernel.with_nests(nests)
             functions.append(build_block(block_form(own, target), plan, "f") if isinstance(plan, BlockPlan)
                              else build_nests(own, plan, "f"))
-            strategies.append(plan.pattern)
-        assert target is not GPU or strategies == ["block" if len(kernel.nests) > 1 else "window_groups"]
+            patterns.append(plan.pattern)
+        assert target is not GPU or patterns == ["block" if len(kernel.nests) > 1 else "window_groups"]
         equal_the_kernel(kernel, functions)
 
 

@@ -1,4 +1,4 @@
-"""A strategy that minigrad does not have, from the pattern to a plan, in less than 40 lines: lanes along M."""
+"""A policy that minigrad does not have, from the pattern to a plan, in less than 40 lines: lanes along M."""
 # Tests know their dims are ints.
 # mypy: disable-error-code="arg-type"
 import inspect
