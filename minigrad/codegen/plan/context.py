@@ -149,8 +149,9 @@ class Context(Places):
 
     def reaching_back(self, here: Position) -> list[Cut]:
         """Splits of the domain whose last block may reach back over the one before it, where that must not store."""
+        all_open = replace(here, places={**here.places, **dict.fromkeys(here.copies, 0)})
         return [s for s in self.loops.split.values() if s.edge == "back" and not self.repeats
-                and s.loop not in here.full_splits and here.places.keys().isdisjoint(self.loops.around(s.loop))
+                and s.loop not in here.full_splits and s.loop not in here.places and self.is_open(s.loop, all_open)
                 and not divides(s, self.loops.count(s.loop, here))]
 
     def where_whole(self, here: Position) -> tuple[Index, ...]:

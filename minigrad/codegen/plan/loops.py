@@ -336,13 +336,6 @@ class Loops:
         s = self.made_by.get(name)
         return self.top(s.loop) if s is not None and name == s.inner else name
 
-    def around(self, name: str) -> Iterator[str]:
-        """A loop and those that it is a part of."""
-        yield name
-        while (s := self.made_by.get(name)) is not None:
-            name = s.loop
-            yield name
-
     def upwards(self, s: Cut) -> Iterator[Cut]:
         """A split and those around it that it is a part of the blocks of."""
         yield s

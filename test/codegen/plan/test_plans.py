@@ -93,6 +93,7 @@ def test_blocks_that_reach_back_store_again_what_no_one_reads(param: str, value:
     ["split i1 -> a b by 5, back", "split a -> c d by 4, rest", "bind vector d", "order i0 c d b"],
     ["split i1 -> a b by 5, back", "split a -> c d by 2, back", "split b -> e f by 3, rest", "bind unroll d"],
     ["fuse i0 i1 -> c", "split c -> a b by 7, rest", "split b -> d e by 4, back", "bind unroll e"],
+    ["split i1 -> a b by 5, rest", "split a -> c d into 3, back"],
     ["split i1 -> a b by 6, back", "split b -> c d by 4, back", "bind vector d", "bind unroll c", "order i0 a d c"]],
     ids=lambda steps: "; ".join(steps))
 @pytest.mark.parametrize("size", [8, 9, 13])
