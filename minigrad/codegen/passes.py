@@ -18,7 +18,7 @@ from minigrad.codegen.ir.nodes import Function, extent_of
 from minigrad.codegen.ir.text import print_function
 from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.ir.walk import has_scratch, touched
-from minigrad.codegen.kernel.nodes import Kernel, Nest, Param, Store
+from minigrad.codegen.kernel.nodes import Kernel, Nest, Param
 from minigrad.codegen.kernel.text import print_kernel
 from minigrad.codegen.lowering.arguments import beginning, from_first, of_any_length, with_arguments
 from minigrad.codegen.lowering.borders import split_borders
@@ -35,7 +35,7 @@ from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.policy import packed, panels, scan
 from minigrad.codegen.policy.attention_decode import split_keys
 from minigrad.codegen.policy.blocks import block_form
-from minigrad.codegen.policy.choose import choose_plans, general_plan_of
+from minigrad.codegen.policy.choose import choose_plans, general_plan_of, stored
 from minigrad.codegen.policy.cut import cut_columns
 from minigrad.codegen.policy.lanes import with_widest
 from minigrad.codegen.policy.scan import as_block
@@ -191,7 +191,7 @@ def parts_of(flat: Kernel, units: Sequence[Unit], scratch: Sequence[Param]) -> l
     for nests, _ in units:
         params = [replace(p, mode="in") if p.name in written else p for p in scratch]
         found.append(replace(flat, params=(*flat.params, *params)).with_nests(nests))
-        written |= {s.param for nest in nests for s in nest.body if isinstance(s, Store)}
+        written.update(*map(stored, nests))
     return found
 
 

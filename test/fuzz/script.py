@@ -54,7 +54,7 @@ def network():
 
 def results(device):
     Tensor.manual_seed({network.seed & 0x7fffffff})
-    with config(device=device, threads={network.threads}):
+    with config(device=device, threads={network.threads}, opencl_plans={network.opencl_plans!r}):
         return [r.float().numpy() for r in {"jit(network)()" if network.calls else "network()"}]
 
 

@@ -106,8 +106,7 @@ def _one(nest: Nest, batch: tuple[Var, ...]) -> Gradient | None:
     at = Rewriter(names)
     found_parts = Gradient(batch, *own, last, at.value(q), at.value(k), at.value(g), at.value(with_dot), at.value(sums),
                            tuple(subs(e, names) for e in conditions), v and at.value(v), less and at.value(less),
-                           ((of, Result(define.name, Store(store.param, tuple(map(at.index, store.indices)),
-                                                           at.value(store.value)))),))
+                           ((of, Result(define.name, *at.stores((store,)))),))
     if of != "v" and at.value(other) is not (found_parts.k if of == "q" else found_parts.q):
         return None
     return found_parts

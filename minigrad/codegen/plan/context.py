@@ -1,7 +1,7 @@
 """The knowledge that all parts of the builder share of a nest: names, work-items, memory, and where loops stand."""
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -149,9 +149,11 @@ class Context(Places):
 
     def reaching_back(self, here: Position) -> list[Cut]:
         """Splits of the domain whose last block may reach back over the one before it, where that must not store."""
+        if self.repeats:
+            return []
         all_open = replace(here, places={**here.places, **dict.fromkeys(here.copies, 0)})
-        return [s for s in self.loops.split.values() if s.edge == "back" and not self.repeats
-                and s.loop not in here.full_splits and s.loop not in here.places and self.is_open(s.loop, all_open)
+        return [s for s in self.loops.split.values() if s.edge == "back" and s.loop not in here.full_splits
+                and s.loop not in here.places and self.is_open(s.loop, all_open)
                 and not divides(s, self.loops.count(s.loop, here))]
 
     def where_whole(self, here: Position) -> tuple[Index, ...]:
@@ -160,23 +162,24 @@ class Context(Places):
         last = replace(here, places={**here.places, **{x: self.loops.most(x) - 1 for x in within}})
         first = replace(here, places={**here.places, **dict.fromkeys(within, 0)})
         found = []
-        for s in self.reaching_back(here):
+        back = self.reaching_back(here)
+        for s in back:
             total, step = self.loops.count(self.loops.top(s.loop), here), self.loops.step(s, here)
             known = self.loops.inside_block(s.inner, first) if s.outer in here.copies else 0
             found.append(total - self.loops.base(s, last) - step + known)
-        return (*found, *self.before_next(last))
+        return (*found, *self.before_next(back, last))
 
-    def before_next(self, here: Position) -> tuple[Index, ...]:
-        """The conditions of an element that is in no block after the one that was split further, without reaching back
-        as that one is not the last."""
+    def before_next(self, back: Sequence[Cut], here: Position) -> tuple[Index, ...]:
+        """The conditions of an element of a block that is split further, by these splits: parts that do not divide the
+        block go on into the next one, whose elements these are."""
         loops = self.loops
-        around = [(s.loop, loops.made_by.get(s.loop)) for s in self.reaching_back(here)]
+        around = [(s.loop, loops.made_by.get(s.loop)) for s in back]
         return tuple([loops.begin(p, here) + loops.count(x, here) - 1 - loops.place(loops.top(x), here)
                       for x, p in around if p is not None and x == p.inner])
 
     def own(self, here: Position) -> tuple[Index, ...]:
         """The conditions of an element that is its block's own."""
-        own = [self.loops.place(self.loops.top(s.loop), here) - self.loops.base(s, here)
-               for s in self.reaching_back(here)]
+        back = self.reaching_back(here)
+        own = [self.loops.place(self.loops.top(s.loop), here) - self.loops.base(s, here) for s in back]
         valid = [subs(e, here.at) for e in self.loops.valid]
-        return tuple([e for e in (*own, *self.before_next(here), *valid) if bounds(e)[0] < 0])
+        return tuple([e for e in (*own, *self.before_next(back, here), *valid) if bounds(e)[0] < 0])

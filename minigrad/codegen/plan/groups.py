@@ -59,7 +59,7 @@ def copied_first(ctx: Context, here: Position) -> list[Stmt]:
 
 class ItemsCopy:
     """A copy that work-items make, one element each in every `turn`; `next`: registers for a copy that is made
-    twice. What lies beside each other in the operand neighbours copy, columns of all residues in turn."""
+    twice. Neighbouring work-items copy neighbouring elements of the operand, columns of all residues in turn."""
 
     def __init__(self, ctx: Context, items: Items, s: Staged):
         self.ctx, self.s, step = ctx, s, s.step

@@ -222,6 +222,11 @@ class Loops:
         return list(dict.fromkeys(self.root.values()))
 
     @cached_property
+    def of_stores(self) -> frozenset[Var]:
+        """The variables of the domain and of inner nests, along which there are stores; not those of sums."""
+        return frozenset([v for space in self.spaces if not space.is_sum for v in space.own])
+
+    @cached_property
     def members(self) -> dict[str, Fused]:
         """By loop, that of which it is a part since it was fused."""
         return {name: f for f in reversed([*self.fused.values()]) for name in (f.outer, f.inner)}

@@ -21,6 +21,7 @@ from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.codegen.lowering.attention import shift_of
 from minigrad.codegen.lowering.flatten import offset
 from minigrad.codegen.patterns.recognise_attention import DOT, Attention, Mix, identity_of, last_key, recognise, reduced
+from minigrad.codegen.policy.attention import EIGHT
 from minigrad.errors import InternalError, present
 from minigrad.expr import Index, Var, bounds, emin, product, subs
 from minigrad.target import Target
@@ -32,8 +33,8 @@ MAX_ROWS = 8
 PART = 128
 """Keys of a part: what there is to do for one must be little beside reading them, and there must be several."""
 
-LANES, EIGHT = 16, 8
-"""Scores of a row, and keys of a register tile, come in multiples of these; those beyond the last get no weight."""
+LANES = 16
+"""Scores of a row come in multiples of these; those beyond the last get no weight."""
 
 
 def sharing(found: Attention) -> tuple[Var, ...]:

@@ -53,8 +53,8 @@ def part(n: int, unit: int) -> int:
 
 
 def block_of(nest: Nest, target: Target) -> Block | None:
-    """The gradients of an attention as a block; None where `plan` has none. How many rows and keys meet at a time
-    depends on their number and on lanes alone."""
+    """The gradients of an attention as a block; None where the nest is something else. How many rows and keys meet at a
+    time depends on their number and on lanes alone."""
     found = recognise(nest)
     if found is None or target.is_gpu or target.language != "llvm":
         return None
@@ -140,8 +140,7 @@ class _Rule:
         c, x = Var(v.name, 0, v.hi), self.own if of == "q" else Var("key", 0, found.key.hi)
         made, i = (self.get("dq", c, x), self.origin + x) if of == "q" else (self.get(f"d{of}", x, c), x)
         here = Rewriter({found.row if of == "q" else found.key: i, v: c}, locals_={result.name: made})
-        return Nest((x, c), (Store(result.store.param, (here.index(result.store.indices[0]),),
-                                   here.value(result.store.value)),))
+        return Nest((x, c), here.stores((result.store,)))
 
     # ---- a block of rows and a block of keys ----
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from minigrad.codegen.kernel.nodes import Block, Kernel, Nest, Store
+from minigrad.codegen.kernel.nodes import Block, Kernel, Nest
 from minigrad.codegen.plan.several import BlockPlan
 from minigrad.codegen.policy import (
     attention,
@@ -16,11 +16,6 @@ from minigrad.codegen.policy import (
 )
 from minigrad.errors import PlanError
 from minigrad.target import Target
-
-
-def stored(nest: Nest) -> list[str]:
-    """The parameters that a nest stores to, in its own body."""
-    return [s.param for s in nest.body if isinstance(s, Store)]
 
 
 def block_form(kernel: Kernel, target: Target) -> Kernel:

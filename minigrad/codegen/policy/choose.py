@@ -25,7 +25,7 @@ from minigrad.codegen.policy import (
     window,
     window_groups,
 )
-from minigrad.codegen.policy.blocks import plan_attention, stored
+from minigrad.codegen.policy.blocks import plan_attention
 from minigrad.codegen.policy.packed_steps import as_product
 from minigrad.errors import InternalError
 from minigrad.target import Target
@@ -45,6 +45,11 @@ def choose_plans(nests: Sequence[Nest], target: Target) -> list[tuple[tuple[Nest
         beside = joined([plan for _, plan in each]) if target.has_groups else None
         made += [(run, beside)] if beside else [((nest,), plan) for nest, plan in each]
     return made
+
+
+def stored(nest: Nest) -> list[str]:
+    """The parameters that a nest stores to, in its own body."""
+    return [s.param for s in nest.body if isinstance(s, Store)]
 
 
 def joined(plans: Sequence[AnyPlan]) -> JoinedPlan | None:

@@ -35,6 +35,9 @@ FACTORS = (1, 2, 3, 4, 5, 6, 7, 8)
 MAX_COPIES = 24
 """Accumulators of a tile, chains included: bounds code size too."""
 
+NEAR_REGISTERS = 2
+"""Registers for operands, of those that tiles leave, which are known to be free where what is read is near."""
+
 SMALL_WORK = 1 << 19
 SMALL_FACTORS = (1, 2, 4)
 """Multiply-adds up to which a few tiles do for all sizes, edges or not: layers of many sizes share programs. A vector
@@ -225,12 +228,12 @@ def tiles(found: Reuse, target: Target) -> Iterator[Factors]:
 
 
 def fits(tile: Factors, lane: Var | None, width: int, budget: int, near: bool) -> bool:
-    """True where accumulators and operands have registers. Where all is near, the order of copies is known: operands
-    are those of the smaller factor and one more."""
+    """True where accumulators and operands have registers. Where all is near, copies of the larger factor go outermost:
+    operands are those of the smaller factor and one more, for which NEAR_REGISTERS beside the budget are there."""
     if any(f * (width if v is lane else 1) > extent(v) for v, f in tile):
         return False
     sizes = sorted([1, *(f for _, f in tile)])
-    return prod(sizes) + (sizes[-2] - 2 if near else sizes[-1]) <= budget
+    return prod(sizes) + (sizes[-2] - NEAR_REGISTERS if near else sizes[-1]) <= budget
 
 
 def tile_cost(found: Reuse, tile: Factors) -> float:

@@ -27,6 +27,8 @@ from minigrad.target import Target
 from minigrad.value import walk
 
 GROUP = 256
+"""Work-items of a group, at most."""
+
 MIN_LENGTH = 32
 """Terms of a sum from which several work-items are worth their barriers."""
 

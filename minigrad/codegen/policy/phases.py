@@ -24,6 +24,7 @@ from minigrad.codegen.patterns.recognise_window import Axis, Window
 from minigrad.codegen.plan.several import BlockPlan
 from minigrad.codegen.plan.steps import Ahead, Bind, Order, Plan, Split
 from minigrad.codegen.policy import items
+from minigrad.codegen.policy.group_reduction import GROUP
 from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds, emin
 from minigrad.target import Target
@@ -34,9 +35,6 @@ LANES = 16
 
 MOST_ROWS, LEAST_ROWS, USUAL_ROWS = 14, 4, 8
 """Rows of each phase at a place: a divisor of their number between the first two, else the last."""
-
-GROUP = 256
-"""Work-items of a group, at most."""
 
 MIN_COLUMNS = 4
 """Columns of a phase from which lanes along them pay."""
@@ -56,14 +54,14 @@ def plan(nests: Sequence[Nest], target: Target) -> BlockPlan | str:
     if target.lanes(32) == 1 and not target.has_groups:
         return "not a window: no vectors"
     block = _block(window, target)
-    nests = [n for n in block.body if isinstance(n, Nest)]
+    inside = [n for n in block.body if isinstance(n, Nest)]
     if not target.has_groups:
-        return BlockPlan(tuple([_plan(n, target) for n in nests]))
+        return BlockPlan(tuple([_plan(n, target) for n in inside]))
     most, rows = min(GROUP, target.max_group) // columns, _rows(window)
     if not most or sum([int(q.shape[0]) * q.dtype.itemsize for q in block.local]) > target.local_memory:
         return "not a window: rows longer than a work-group, or its memory"
     down = max([n for n in range(1, most + 1) if rows % n == 0])
-    return BlockPlan(tuple([_plan_of_items(n, down, columns) for n in nests]))
+    return BlockPlan(tuple([_plan_of_items(n, down, columns) for n in inside]))
 
 
 def block_of(nests: Sequence[Nest], target: Target) -> Block | None:

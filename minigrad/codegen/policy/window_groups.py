@@ -36,6 +36,7 @@ from minigrad.codegen.patterns.recognise_window import Window, recognise_window
 from minigrad.codegen.plan.box import PADDING
 from minigrad.codegen.plan.steps import Bind, Order, Plan, Split, Stage, Step
 from minigrad.codegen.policy.blocking import is_plain, size
+from minigrad.codegen.policy.group_reduction import GROUP
 from minigrad.codegen.policy.split_k import best_part, in_parts
 from minigrad.codegen.policy.window_layout import coordinate, operand
 from minigrad.errors import present
@@ -43,7 +44,6 @@ from minigrad.expr import Var, bounds
 from minigrad.target import Target
 from minigrad.value import free_variables
 
-GROUP = 256
 MAX_ACROSS, MAX_HEIGHT = 64, 8
 MAX_TERMS = 400
 """Multiply-adds of one phase written out in a work-item: bounds code size and the time to compile it."""

@@ -195,7 +195,7 @@ def grouping(staged: Staged, target: Target) -> list[object]:
         parts, plans = [staged.kernel.with_nests(stage.nests)], [stage.plan]
         if isinstance(stage.plan, BlockPlan):
             parts, plans = list(block_form(parts[0], target).alone()), list(stage.plan.plans)
-        found += [(part.nests, sums(plan, part.nests)) for part, plan in zip(parts, plans, strict=True)]
+        found += [(plan.pattern, part.nests, sums(plan, part.nests)) for part, plan in zip(parts, plans, strict=True)]
     return found
 
 
