@@ -84,7 +84,7 @@ def sources_digest() -> str:
     """A digest of the sources of every module that decides what is in a plan; '' where they cannot be read."""
     package = Path(__file__).resolve().parent.parent
     files = sorted([*package.glob("*.py"), *[path for f in MAKERS for path in (package / f).rglob("*.py")],
-                    *(package / "codegen" / "machines").glob("*.toml")])
+                    *(package / "codegen" / "machines").rglob("*.toml")])
     digest = sha256()
     try:
         for path in files:

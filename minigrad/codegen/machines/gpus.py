@@ -171,6 +171,12 @@ def of_isa(isa: str) -> str | None:
     return next((name for name in records() if isa in _own_isa(name)), None)
 
 
+def chips(vendor: str) -> tuple[str, ...]:
+    """The names that compilers have for a vendor's chips, the newest last."""
+    found = {x for name in records() if record(name)["vendor"] == vendor for x in _own_isa(name)}
+    return tuple(sorted(found, key=lambda x: (len(x), x)))
+
+
 @cache
 def of_driver(name: str) -> str:
     """The file for a driver's name of a device: its card's, else its chip's or family's, else `generic-gpu`. Of several
