@@ -15,7 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from minigrad.errors import ConfigError, InternalError
+from minigrad.codegen.machines.measured import folder, speed, table
+from minigrad.errors import ConfigError
 
 FOLDER = Path(__file__).parent / "gpus"
 GENERIC = "generic-gpu"
@@ -85,14 +86,14 @@ class Gpu:
     costs: Mapping[str, float] = field(default_factory=dict, hash=False)
     f32_tflops_measured: float | None = None
     f16_tflops_measured: float | None = None
-    dram_gbs_measured: float | None = None
     l1_gbs_measured: float | None = None
     l2_gbs_measured: float | None = None
     l3_gbs_measured: float | None = None
-    local_gbs_measured: float | None = None
+    dram_gbs_measured: float | None = None
     fma_latency_ns_measured: float | None = None
-    l1_latency_cycles: float | None = None
-    l2_latency_cycles: float | None = None
+    l1_latency_ns_measured: float | None = None
+    l2_latency_ns_measured: float | None = None
+    l3_latency_ns_measured: float | None = None
     dram_latency_ns_measured: float | None = None
 
     @property
@@ -107,24 +108,24 @@ class Gpu:
 
 
 _FACTS = frozenset(f.name for f in fields(Gpu)) - {"costs", *_IDENTITY}
-_SPEED = frozenset(name for name in _FACTS if re.search("_measured$|^l[12]_latency", name))
+_SPEED = frozenset(name for name in _FACTS if name.endswith("_measured"))
 _NEEDED = frozenset(f.name for f in fields(Gpu) if f.default is MISSING and f.default_factory is MISSING) & _FACTS
 
 
 @cache
 def gpu(name: str) -> Gpu:
-    """The facts of a card, a chip or a family by the name of its file. Raises ConfigError for a name that has none, or
-    InternalError where a file lacks a fact or has one that nobody reads."""
+    """The facts of a card, a chip or a family by the name of its file. Raises ConfigError for a name that has none, and
+    where a file lacks a fact or has one that nobody reads."""
     found = record(name)
     facts: dict[str, Any] = {key: found[key] for key in ("name", "vendor")}
     facts |= {key: tuple(found.get(key, ())) for key in ("isa", "names")}
     for section, known in (("declared", _FACTS - _SPEED), ("speed", _SPEED)):
         if unknown := found[section].keys() - known:
-            raise InternalError(f"[machines] expected facts of a GPU in [{section}] of {name}.toml, "
-                                f"got {sorted(unknown)}")
-    facts |= found["declared"] | found["speed"]
+            raise ConfigError(f"[machine] expected facts of a GPU in [{section}] of {name}.toml, got {sorted(unknown)}")
+    measured = {fact: value for fact, value in speed(name, of_gpus=True).items() if fact in _SPEED}
+    facts |= found["declared"] | found["speed"] | measured
     if missing := _NEEDED - facts.keys():
-        raise InternalError(f"[machines] expected facts {sorted(missing)} in {name}.toml or in what it is like")
+        raise ConfigError(f"[machine] expected facts {sorted(missing)} in {name}.toml or in what it is like")
     return Gpu(**facts, costs=MappingProxyType(found["costs"]))
 
 
@@ -132,23 +133,37 @@ def gpu(name: str) -> Gpu:
 def record(name: str) -> dict[str, Any]:
     """A file's sections and identity, with those of the files that it is like. What compilers and drivers call it are
     its own only, a card's `isa` but for that is its chip's."""
-    import tomllib  # not before a record is asked for
-
-    path = FOLDER / f"{name}.toml"
-    if not path.is_file():
+    path = _files().get(name)
+    if path is None:
         raise ConfigError(f"[machine] expected one of {', '.join(records())}, got {name!r}")
-    own = tomllib.loads(path.read_text(encoding="utf-8"))
+    own = table(path)
     if unknown := own.keys() - {*SECTIONS, *_IDENTITY}:
-        raise InternalError(f"[machines] expected {', '.join((*_IDENTITY, *SECTIONS))} in {name}.toml, "
-                            f"got {sorted(unknown)}")
+        raise ConfigError(f"[machine] expected {', '.join((*_IDENTITY, *SECTIONS))} in {path}, got {sorted(unknown)}")
     below: dict[str, Any] = record(own["like"]) if "like" in own else {section: {} for section in SECTIONS}
     merged = {section: below[section] | own.get(section, {}) for section in SECTIONS}
     return below | {"names": ()} | own | merged
 
 
 def records() -> tuple[str, ...]:
-    """The names of all files."""
-    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+    """The names of all files, a user's own included (measured.py)."""
+    return tuple(sorted(_files()))
+
+
+def own_records() -> frozenset[str]:
+    """The names of the package's files."""
+    return frozenset(name for name, path in _files().items() if path.parent == FOLDER)
+
+
+@cache
+def _files() -> dict[str, Path]:
+    """The package's own come before a user's of that name, whose [speed] alone counts."""
+    return {path.stem: path for place in (folder(of_gpus=True), FOLDER) for path in place.glob("*.toml")}
+
+
+def forget() -> None:
+    """Reads all files anew from now on."""
+    for kept in (_files, gpu, record, cards, of_isa, of_driver):
+        kept.cache_clear()
 
 
 @cache
@@ -181,12 +196,17 @@ def chips(vendor: str) -> tuple[str, ...]:
 def of_driver(name: str) -> str:
     """The file for a driver's name of a device: its card's, else its chip's or family's, else `generic-gpu`. Of several
     that match a card's counts, else the one that is like the most others."""
-    plain = re.sub(r"\(.*", "", re.sub(r"\((R|TM|C)\)", "", name)).strip()
+    plain = plain_name(name)
     short = " ".join(re.sub(r"^(NVIDIA|AMD|Intel)\b", "", plain, count=1).split())
     found = [known for known in records() for pattern in record(known)["names"] for said in (plain, short)
              if re.fullmatch(pattern, said, re.IGNORECASE)]
     found += filter(None, [of_isa(plain.partition(":")[0])])
     return max(found, key=lambda known: (known in cards(), _depth(known)), default=GENERIC)
+
+
+def plain_name(name: str) -> str:
+    """A driver's name without what it says in parentheses."""
+    return " ".join(re.sub(r"\(.*", "", re.sub(r"\((R|TM|C)\)", "", name)).split())
 
 
 def _depth(name: str) -> int:
