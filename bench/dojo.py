@@ -27,13 +27,14 @@ import numpy as np
 
 from bench import dojo_convolutions, dojo_plans, dojo_products, dojo_streams
 from bench.dojo_scores import order, scores
-from minigrad.codegen.cost.gpu import Counts, predict
+from minigrad.codegen.cost.gpu import Counts, costs_of, predict
 from minigrad.codegen.machines.gpus import Gpu, gpu_of
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = (ROOT.parent / "shared/data/gpu_times", ROOT / "test/data/gpu_times")
-OF_CARD = ("name", "vendor", "isa", "units", "clock_mhz", "f32_tflops", "dram_gbs", "dram_bytes", "l2_bytes", "l3_bytes")
-"""What a mapping of facts says of a card; all else is its family's record's."""
+OF_CARD = ("name", "vendor", "isa", "units", "clock_mhz", "f32_tflops", "dram_gbs", "dram_bytes", "l2_bytes",
+           "l3_bytes")
+"""Facts of a card itself; all else is its family's record's, whatever a mapping says."""
 
 Weights = Mapping[str, float]
 _PLANS: dict[str, Callable[[Mapping[str, Any], Gpu, Weights], Counts]] = {
@@ -49,13 +50,13 @@ TABLES = (*_PLANS, *_LIBRARIES)
 
 
 def seconds(device: Mapping[str, object], kernel: str, config: Mapping[str, Any]) -> float:
-    """The time of a row of a table on a device, by facts as in devices.csv. Raises LookupError for what is not known."""
+    """The time of a row of a table on a device, by facts as in devices.csv. Raises LookupError for others."""
     return float(times(card(device), kernel, config))
 
 
 def times(gpu: Gpu, kernel: str, config: Mapping[str, Any], weights: Weights | None = None) -> Any:
     """The same for columns that may be arrays, by weights in place of the kept ones."""
-    w = weights_of(kernel, gpu) if weights is None else weights
+    w = {**_weights()["assumed"], **(weights_of(kernel, gpu) if weights is None else weights)}
     if kernel in _PLANS:
         return predict(_PLANS[kernel](config, gpu, w), gpu, w).seconds
     return _LIBRARIES[kernel](config, gpu, w)
@@ -71,9 +72,9 @@ def _card(facts: tuple[tuple[str, object], ...]) -> Gpu:
 
 
 def weights_of(kernel: str, gpu: Gpu) -> Weights:
-    """Of plans those of the card's family, else of the table's library."""
+    """Of plans those of the card's vendor, else of the table's library there."""
     key = key_of(kernel, gpu)
-    return gpu.costs if kernel in _PLANS else _weights()[kernel][key]
+    return costs_of(gpu) if kernel in _PLANS else dict(_weights()[kernel][key])
 
 
 def key_of(kernel: str, gpu: Gpu) -> str:
@@ -86,7 +87,7 @@ def key_of(kernel: str, gpu: Gpu) -> str:
 
 
 @cache
-def _weights() -> dict[str, dict[str, dict[str, float]]]:
+def _weights() -> dict[str, dict[str, Any]]:
     return tomllib.loads(Path(__file__).with_name("dojo.toml").read_text(encoding="utf-8"))
 
 
@@ -190,7 +191,9 @@ def main(arguments: list[str] | None = None) -> int:
     columns = ("n", "rho", "top1", "top8", "pick", "med", "p90")
     print(f"{'table':<18} {'device':<18}" + "".join(f"{x:>8}" for x in columns))
     for table, device, found in accuracy(folder, options.table, options.sample):
-        cells = (f"{found[x]:8.0f}" if x == "n" else f"{found[x]:8.3f}" if found.get(x, np.nan) == found.get(x) else " " * 8
-                 for x in columns)
-        print(f"{table:<18} {device:<18}" + "".join(cells))
+        print(f"{table:<18} {device:<18}" + "".join(_cell(x, found.get(x, np.nan)) for x in columns))
     return 0
+
+
+def _cell(name: str, value: float) -> str:
+    return " " * 8 if np.isnan(value) else f"{value:8.0f}" if name == "n" else f"{value:8.3f}"

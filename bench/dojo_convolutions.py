@@ -52,8 +52,8 @@ class Convolution:
         return bytes_ / (self.gpu.dram_gbs * 1e9 * self.gpu.dram_share_measured)
 
     def product(self, algorithm: str, columns: Any, depth: Any, batch: Any, taps: Any = 1.0) -> Any:
-        return product(self.gpu, self.w, self.rows, columns, depth, batch, self.size, self.rate / self.w[algorithm], taps,
-                       OPTIONS)
+        rate = self.rate / self.w[algorithm]
+        return product(self.gpu, self.w, self.rows, columns, depth, batch, self.size, rate, taps, OPTIONS)
 
     def depth(self) -> Any:
         return self.inner * self.taps / np.where(self.back, self.met, 1)
@@ -81,7 +81,8 @@ class Convolution:
 
     def winograd(self) -> Any:
         """16 products for tiles of 2 x 2 outputs; filters are cut into 3 x 3, for strides in two."""
-        high, wide = (np.where(self.back, a, b) for a, b in ((self.height, self.out_height), (self.width, self.out_width)))
+        high = np.where(self.back, self.height, self.out_height)
+        wide = np.where(self.back, self.width, self.out_width)
         tiles = np.ceil(high / WINOGRAD) * np.ceil(wide / WINOGRAD) * self.images
         cuts = np.ceil(self.r / FILTER) * np.ceil(self.s / FILTER) * np.where((self.stride > 1) & ~self.back, 2, 1)
         points = (WINOGRAD + FILTER - 1) ** 2
@@ -107,8 +108,9 @@ def _of_algorithms(convolution: Convolution, names: Any) -> Any:
 
 def conv2d_miopen(c: Mapping[str, Any], gpu: Gpu, w: Mapping[str, float]) -> Any:
     half = np.asarray(c["dtype"]) != "f32"
-    matrix = gpu.f16_matrix_per_cycle_unit / gpu.lanes_per_unit * w["matrix"]
-    rate = np.where(half, matrix or (w["half"] if gpu.f16_vector_ratio > 1 else 1.0), 1.0)
+    lanes = np.where(half & (gpu.f16_vector_ratio > 1), w["half"], 1.0)
+    products = np.isin(np.asarray(c["kernel"]), ("igemm", "gemm")) & bool(gpu.f16_matrix_per_cycle_unit)
+    rate = np.where(products, rate_of(c["dtype"], gpu, w), lanes)
     back = np.asarray(c["direction"]) == "B"
     return _of_algorithms(Convolution(c, gpu, w, np.where(half, 2.0, 4.0), rate, back), c["kernel"])
 

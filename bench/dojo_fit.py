@@ -1,5 +1,5 @@
-"""Fits weights of the model of GPUs to tables of measured times: least squares of logarithms, errors of more than a third
-counted by their size alone, each device as much as the next. `python -m bench dojo --fit TABLE` prints them.
+"""Fits weights of the model of GPUs to tables of measured times, by least squares of logarithms: errors of more than a
+third count by their size alone, each device as much as the next. `python -m bench dojo --fit TABLE` prints them.
 
 Weights stay within bounds that have a meaning: an algorithm does not do less than its work, nor reach more than the
 peak."""
@@ -70,7 +70,7 @@ def fit(parts: Sequence[Rows], start: dojo.Weights, turns: int = 25) -> dict[str
     x = np.clip(np.log([max(start[name], 1e-3) for name in names]), low, high)
     e, damping = errors(x), 0.01
     for _ in range(turns):
-        slope = np.stack([(errors(np.clip(x + STEP * unit, low, high + STEP)) - e) / STEP for unit in np.eye(len(x))], 1)
+        slope = np.stack([(errors(x + STEP * unit) - e) / STEP for unit in np.eye(len(x))], 1)
         scale = weight * np.where(np.abs(e) < HUBER, 1, HUBER / np.maximum(np.abs(e), HUBER))
         normal, right = slope.T @ (slope * scale[:, None]), slope.T @ (e * scale)
         before = loss(e)

@@ -32,8 +32,7 @@ def xgemm(c: Mapping[str, Any], gpu: Gpu, costs: Mapping[str, float]) -> Counts:
     registers = 20 + rows * columns + rows + columns
     spilled = np.maximum(0, registers - gpu.max_registers_per_item)
     groups = (size / c["MWG"]) * (size / c["NWG"])
-    return Counts(groups, c["MDIMC"] * c["NDIMC"] * 1.0, fma=rows * columns * size, other=costs["loop"] * size,
-                  loads=(loads_a + loads_b) * size,
+    return Counts(groups, c["MDIMC"] * c["NDIMC"] * 1.0, fma=rows * columns * size, loads=(loads_a + loads_b) * size,
                   passes=(loads_a * passes_a + loads_b * passes_b + costs["spill"] * spilled) * size,
                   copies=copies * size, cached=4 * (c["MWG"] + c["NWG"]) * size, memory=4 * 3 * size * size,
                   waits=((1 - c["SA"]) * loads_a + (1 - c["SB"]) * loads_b) * size / depth, registers=registers,
@@ -63,12 +62,12 @@ def filter_15x15(c: Mapping[str, Any], gpu: Gpu, costs: Mapping[str, float]) -> 
         at_once = gpu.units * resident(Counts(groups, items, registers=held, local=local * 4 * width * height), gpu)
         words = words * (1 - costs["kept"] * np.minimum(1, gpu.l3_bytes / np.maximum(over * 4 * items * at_once, 1)))
     elif "use_shmem" in c:  # loads through the read-only cache are made early, and their values held
-        values = np.where((c["read_only"] == 1) & (local == 0), _live_rows(by, ty, np.where(tiles > 9, UNROLLED, TAPS)), 0)
-        held = held + values * columns
+        early = (c["read_only"] == 1) & (local == 0)
+        held = held + np.where(early, _live_rows(by, ty, rows), 0) * columns
         words = np.maximum(0, held - gpu.max_registers_per_item)
     pitch = width + np.where((c["use_padding"] == 1) & (bx % BANKS != 0), (bx - width) % BANKS, 0)
     steps = local * np.ceil(width / bx) * np.ceil(height / by)
-    return Counts(groups, items, fma=fma, other=costs["loop"] * steps, loads=loads + 2 * steps,
+    return Counts(groups, items, fma=fma, loads=loads + 2 * steps,
                   passes=loads * _conflicts(bx, pitch) * max(1, gpu.wave // BANKS), cached=4 * width * height,
                   memory=2 * 4 * IMAGE * IMAGE + 8 * costs["spilled"] * words * items * groups, waits=steps,
                   registers=np.minimum(held, gpu.max_registers_per_item), local=local * 4 * width * height)
@@ -76,9 +75,9 @@ def filter_15x15(c: Mapping[str, Any], gpu: Gpu, costs: Mapping[str, float]) -> 
 
 def _spilled(c: Mapping[str, Any], gpu: Gpu, distinct: Any, columns: Any, edges: Any, rolled: Any
              ) -> tuple[Any, Any, Any]:
-    """The registers of an item, the values that these do not hold, and the words that cross to memory for them. AMD's compiler holds to
-    registers with which a group of 1024 items fits into what shares local memory. Where results are stored under
-    conditions, sums are apart: every value is held until the last of them."""
+    """The registers of an item, the values that these do not hold, and the words that cross to memory for them.
+    AMD's compiler holds to registers with which a group of 1024 items fits into what shares local memory. Where results
+    are stored under conditions, sums are apart: every value is held until the last of them."""
     by, tx, ty, local = c["block_size_y"], c["tile_size_x"], c["tile_size_y"], c.get("use_shmem", 1)
     tiles = tx * ty
     most = min(gpu.register_bytes_per_unit / 4 / 1024 * gpu.units_together, gpu.max_registers_per_item)

@@ -1,18 +1,19 @@
 """Times of matrix products of libraries: the best of tiles and of splits of the sum, as a library would pick it.
 
-Weights of a library on a vendor's cards, in dojo.toml: `edge`, instructions around the multiply-adds of a step for each
-row and column of an item's tile, over one; `start`, cycles of a result besides its sum; `again`, microseconds of adding up
-parts of split sums; `launch`, microseconds of a launch as the table measures it; `matrix`, the share of matrix units that
-it reaches; `mixed`, the rate of halves with sums in float32 over float32's. `wait` is here of a step of the sum.
+Weights of a library on a vendor's cards, in dojo.toml: `edge`, instructions of a step of the sum besides multiply-adds,
+for each row of an item's tile; `start`, cycles of a result besides its sum; `again`, microseconds of adding up parts of
+split sums; `launch`, microseconds of a launch as the table measures it; `matrix`, the share of matrix units that it
+reaches; `mixed`, the rate of halves with sums in float32 over float32's. `wait` is here of a step of the sum.
 """
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from minigrad.codegen.cost.gpu import Counts, predict, resident
+from minigrad.codegen.cost.gpu import Counts, costs_of, predict, resident
 from minigrad.codegen.machines.gpus import Gpu
 
 _TILES = ((256, 128, 256), (128, 128, 256), (128, 64, 128), (64, 128, 128), (64, 64, 64), (64, 32, 64), (32, 64, 64),
@@ -23,8 +24,8 @@ OPTIONS = tuple(np.array([(*tile, split) for tile in _TILES for split in _SPLITS
 STEP = 8.0
 
 
-def product(gpu: Gpu, w: Mapping[str, float], m: Any, n: Any, k: Any, batch: Any = 1.0, size: Any = 4.0, rate: Any = 1.0,
-            taps: Any = 1.0, options: tuple[Any, ...] = OPTIONS) -> Any:
+def product(gpu: Gpu, w: Mapping[str, float], m: Any, n: Any, k: Any, batch: Any = 1.0, size: Any = 4.0,
+            rate: Any = 1.0, taps: Any = 1.0, options: tuple[Any, ...] = OPTIONS) -> Any:
     """Seconds of `batch` products of m x k by k x n, elements of `size` bytes, at `rate` multiply-adds for one of a
     float32 lane. Of a convolution's second operand, each element of memory is met `taps` times in a column."""
     m, n, k, batch, size, rate, taps = np.broadcast_arrays(m, n, k, batch, size, rate, taps)
@@ -36,8 +37,9 @@ def product(gpu: Gpu, w: Mapping[str, float], m: Any, n: Any, k: Any, batch: Any
     registers = np.minimum(tile + 2 * np.sqrt(tile) + 32, 255)
     local = 4 * STEP * (rows + columns) * size
     fma = tile * depth / rate
-    counts = Counts(groups, items, fma, other=w["edge"] * np.sqrt(tile) * depth / np.maximum(rate, 1) + w["start"] * tile,
-                    cached=(rows + columns / np.sqrt(taps)) * depth * size, waits=depth, registers=registers, local=local)
+    other = w["edge"] * np.sqrt(tile) * depth / np.maximum(rate, 1) + w["start"] * tile
+    counts = Counts(groups, items, fma, other, cached=(rows + columns / np.sqrt(taps)) * depth * size, waits=depth,
+                    registers=registers, local=local)
     # what units that work at once read together is read once; where operands fit into the last cache, all is
     at_once = np.minimum(np.minimum(resident(counts, gpu) * gpu.units, groups), down * across)
     square = np.minimum(down, np.maximum(np.sqrt(at_once), at_once / across))
@@ -47,10 +49,10 @@ def product(gpu: Gpu, w: Mapping[str, float], m: Any, n: Any, k: Any, batch: Any
     last = max(gpu.l2_bytes, gpu.l3_bytes)
     reads = once + (again - once) * (1 - np.minimum(1, last / (once * size)))
     memory = batch * ((reads + m * n) * size + np.where(parts > 1, 4.0 * m * n * (parts + 1), 0.0))
-    counts = Counts(groups, items, fma, counts.other, cached=counts.cached, memory=memory, waits=depth,
-                    registers=registers, local=local)
+    counts = replace(counts, memory=memory)
     extra = np.where(parts > 1, w["again"] * 1e-6, 0.0) + w["launch"] * 1e-6
-    return predict(counts, gpu, {"load": 0, "port": 0, "copy": 0, **w}, extra).seconds.min(0)
+    costs = {**w, "load": 0, "port": 0, "copy": 0, "slots": costs_of(gpu)["slots"]}  # edge stands for these
+    return predict(counts, gpu, costs, extra).seconds.min(0)
 
 
 def rate_of(dtype: Any, gpu: Gpu, w: Mapping[str, float]) -> Any:

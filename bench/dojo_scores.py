@@ -21,7 +21,7 @@ def scores(path: Path, columns: Columns, predicted: np.ndarray, measured: np.nda
 
 
 def order(found: list[tuple[Columns, np.ndarray, np.ndarray]]) -> dict[str, float]:
-    """How well devices are ordered by what a row takes on each: the mean rank correlation."""
+    """The mean rank correlation of devices by what a row takes on each, and the errors of all."""
     by_row: dict[tuple[str, ...], list[tuple[float, float]]] = defaultdict(list)
     for columns, predicted, measured in found:
         for i in np.flatnonzero(np.isfinite(predicted)):
@@ -56,8 +56,8 @@ def best_share(predicted: np.ndarray, measured: np.ndarray, count: int) -> float
 
 
 def pick(columns: Columns, predicted: np.ndarray, measured: np.ndarray) -> float:
-    """Where rows differ in their algorithm alone: the geometric mean over shapes of the best time over that of the one
-    that is predicted to be fastest; nan where no shape has two."""
+    """The geometric mean of the best time over that of the algorithm that is predicted to be the fastest, over shapes
+    that have rows for several; nan where none has."""
     groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
     rest = [column for key, column in columns.items() if key != "kernel"]
     for i in range(len(measured)):

@@ -1,9 +1,10 @@
 """Times of what memory bounds: elementwise operations, norms, a lattice's step, whole networks.
 
-Weights: `launch`, microseconds of a launch; `once`, `again`, streams of softmax and norms over a plain one's, where a
-row is held and where it is read again from the last cache; `norm`, likewise of long norms; `held`, share of the last
-cache in which what the operation before wrote is found; `cell` and `packed`, operations of a cell of the lattice and of
-numbers that are packed besides; `touched`, times that a network's activations cross to memory; `channels`, that with
+Weights: `launch`, microseconds of a launch, `joined`, more of one whose lanes join sums; `once`, `again`, streams of
+softmax and norms over a plain one's, where a row is held and where it is read again from the last cache; `norm`,
+likewise of long norms; `held`, share of the last cache in which what the operation before wrote is found; `reach`,
+what these reach over the record's share of memory; `cell` and `packed`, operations of a cell of the lattice, and of
+numbers that are packed besides; `touched`, times that a network's activations cross to memory, `channels`, that with
 channels last; `matrix`, share of the arithmetic rate; `second`, part of the smaller of memory and arithmetic that the
 larger does not hide; `layers`, launches for the cubic root of a million multiply-adds.
 """
@@ -31,7 +32,8 @@ def rows_torch(c: Mapping[str, Any], gpu: Gpu, w: Mapping[str, float]) -> Any:
     factor = np.where(kernel == "softmax", softmax, np.where(np.isin(kernel, ("ln", "layernorm", "rms")), norm, 1.0))
     moved = plane * np.where(np.isin(kernel, BINARY), 3, 2) * factor
     found = w["held"] * np.minimum(gpu.l2_bytes, moved / 2)
-    return w["launch"] * 1e-6 + (moved - found) / (gpu.dram_gbs * 1e9 * gpu.dram_share_measured)
+    launch = w["launch"] + np.where(factor != 1, w["joined"], 0.0)
+    return launch * 1e-6 + (moved - found) / (gpu.dram_gbs * 1e9 * min(1.0, gpu.dram_share_measured * w["reach"]))
 
 
 CELLS = 256 ** 3
@@ -51,7 +53,7 @@ def network(c: Mapping[str, Any], gpu: Gpu, w: Mapping[str, float], batch: Any, 
         raise LookupError("a network whose work is not known")
     work = 2e9 * c["gmacs"] * batch / (rate * w["matrix"])
     last = np.asarray(c.get("layout", "nchw")) == "nhwc"
-    crossed = 2e6 * c["mactivations"] * batch * np.where(last, w["channels"], w["touched"])
+    crossed = 2e6 * c["mactivations"] * batch * np.where(last, w.get("channels", 0.0), w["touched"])
     memory = (crossed + 2e6 * c["mparams"]) / (gpu.dram_gbs * 1e9 * gpu.dram_share_measured)
     launches = w["layers"] * np.cbrt(c["gmacs"] * 1e3) * w["launch"] * 1e-6
     return np.maximum(work, memory) + w["second"] * np.minimum(work, memory) + launches

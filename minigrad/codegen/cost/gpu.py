@@ -4,11 +4,12 @@
     a group    the largest of arithmetic, instructions and passes through the port of local memory and cache, and a part
                of the second of them, which hide each other but in part
     a round    that of the groups which a unit holds, beside the time that one of them waits
-    time       rounds of the unit that has most groups; what crosses from the last cache and from memory, which all units
-               share; what a launch costs besides
+    time       rounds of the unit that has most groups; what crosses from the last cache and from memory, which all
+               units share; what a launch costs besides
 
-The weights are those of the card's family, [costs] in minigrad/codegen/machines/gpus/*.toml:
+The weights are those of the card's vendor, in gpu.toml:
 
+    slots       instructions of waves that a unit begins in a cycle where its lanes are not the limit
     load        slots of a scheduler that a load or store takes, besides its passes
     port        cycles of a pass of 32 banks
     copy        likewise for copies into local memory, which wait for each other
@@ -19,7 +20,7 @@ The weights are those of the card's family, [costs] in minigrad/codegen/machines
     second      part of the second largest term that the largest does not hide
     wait        cycles until a load that missed arrives
     overlap     how well waiting is hidden: 0 is not at all, at 1 the two are legs of a right angle
-    loop        instructions of an iteration of the innermost loop
+    kept        share of spilled words that a last cache which holds them all serves as fast as registers
 
 Everything may be arrays of numpy: of many candidates at once.
 """
@@ -27,6 +28,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,11 +42,14 @@ Number = Any
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a launch does. Of a work-item: `fma` float32 multiply-adds that lanes do one by one (two that an instruction
-    does at once are one), `other` instructions, `loads` and stores that the unit's cache or local memory serve, `waits`,
-    loads that each wait for the one before. Of a wave: `passes` of 32 banks. Of a group: `copies`, passes into local
-    memory, and `cached`, bytes that it asks of the last cache. Of them all: `memory`, bytes that cross to and from
-    memory. `registers` of a work-item, `local` bytes of a group."""
+    """Counts of what a launch does.
+
+    Of a work-item: `fma` float32 multiply-adds that lanes do one by one (two that an instruction does at once are one),
+    `other` instructions, `loads` and stores that the unit's cache or local memory serve, `waits`, loads that each wait
+    for the one before. Of a wave: `passes` of 32 banks. Of a group: `copies`, passes into local memory, and `cached`,
+    bytes that it asks of the last cache. Of them all: `memory`, bytes that cross to and from memory. `registers` of a
+    work-item, `local` bytes of a group.
+    """
 
     groups: Number
     items: Number
@@ -64,8 +70,8 @@ TERMS = ("arithmetic", "instructions", "local memory and cache", "waiting", "las
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Seconds of a launch and of what it consists of, each as if it were alone; groups that a unit holds, and the rounds
-    of the unit that has most."""
+    """Seconds of a launch and of what it consists of, each as if it were alone; groups that a unit holds, and rounds of
+    the unit that has most."""
 
     seconds: Number
     terms: Mapping[str, Number]
@@ -78,13 +84,13 @@ class Prediction:
         return max(self.terms, key=lambda name: float(self.terms[name]))
 
 
-def predict(counts: Counts, gpu: Gpu, costs: Mapping[str, float] | None = None, launch: float = 0.0) -> Prediction:
-    """The time of a launch by the weights `costs`, else those of the card's family; `launch` are seconds besides."""
-    w, c = gpu.costs if costs is None else costs, counts
+def predict(counts: Counts, gpu: Gpu, costs: Mapping[str, float] | None = None, launch: Number = 0.0) -> Prediction:
+    """The time of a launch by the weights `costs`, else those of the card's vendor; `launch` are seconds besides."""
+    w, c = costs_of(gpu) if costs is None else costs, counts
     waves, held = np.ceil(c.items / gpu.wave), resident(c, gpu)
     width = 128 / gpu.local_bytes_per_cycle_unit  # cycles in which the port of 32 banks serves all of them
     of_group = {"arithmetic": c.fma * waves * gpu.wave / gpu.lanes_per_unit,
-                "instructions": (c.fma + c.other + w["load"] * c.loads) * waves / issue_rate(gpu),
+                "instructions": (c.fma + c.other + w["load"] * c.loads) * waves / issue_rate(gpu, w),
                 "local memory and cache": (w["port"] * c.passes * waves + w["copy"] * c.copies) * width}
     each, wait = _joined(of_group.values(), w["second"]), w["wait"] * c.waits
     most = np.ceil(c.groups / gpu.units)  # groups of the busiest unit
@@ -117,10 +123,28 @@ def allocated(registers: Number, gpu: Gpu) -> Number:
     return np.minimum(np.ceil(registers / granule) * granule, gpu.max_registers_per_item)
 
 
-def issue_rate(gpu: Gpu) -> float:
-    """The instructions of waves that a unit begins in a cycle: one of each scheduler, which on AMD is as wide as its
-    lanes."""
-    return gpu.lanes_per_unit / gpu.wave if gpu.vendor == "AMD" else gpu.schedulers_per_unit
+def issue_rate(gpu: Gpu, costs: Mapping[str, float]) -> float:
+    """The instructions of waves that a unit begins in a cycle."""
+    return max(gpu.lanes_per_unit / gpu.wave, costs["slots"])
+
+
+def costs_of(gpu: Gpu) -> Mapping[str, float]:
+    """The weights of a card's vendor, in place of those that it has not those of any."""
+    own = _file().get(gpu.vendor, {})
+    return {name: value for name, value in {**_file()["any"], **own}.items() if name != "range"}
+
+
+def between(seconds: float, pattern: str, gpu: Gpu) -> tuple[float, float]:
+    """The range of a predicted time, by its pattern: product, convolution, stream, window."""
+    factor = _file().get(gpu.vendor, _file()["any"])["range"].get(pattern, _file()["any"]["range"]["product"])
+    return seconds / factor, seconds * factor
+
+
+@cache
+def _file() -> dict[str, dict[str, Any]]:
+    import tomllib  # not before a time is asked for
+
+    return tomllib.loads(Path(__file__).with_name("gpu.toml").read_text(encoding="utf-8"))
 
 
 def _joined(terms: Any, second: float) -> Number:
