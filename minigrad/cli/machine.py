@@ -1,6 +1,6 @@
 """Print the facts of a GPU or processor with their sources, compare two, or measure the one at hand.
 
-    machine                 the records of the machine at hand, and the names of all
+    machine                 the record of the processor at hand, those of all devices, and the names of all
     machine NAME            a record: rx6700xt, znver4
     machine diff A B        facts that differ
     machine measure         writes a record of [speed] for the processor, or with --device for an OpenCL device, into
@@ -97,7 +97,10 @@ def _diff(a: str, b: str) -> int:
 
 
 def _at_hand() -> int:
-    rows = [("CPU", *_record_of(get_device("CPU").target))]
+    target = get_device("CPU").target
+    _print(own_name(target) if _path(target).is_file() else _like(target))
+    print()
+    rows = [("CPU", *_record_of(target))]
     with suppress(DeviceError):  # without pyopencl there are no such devices
         rows += [(d.target.name, *_record_of(d.target)) for d in devices()]
     print("\n".join(table([("device", "driver's or LLVM's name", "record", "measured"), *rows])))
