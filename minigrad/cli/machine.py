@@ -98,7 +98,7 @@ def _diff(a: str, b: str) -> int:
 
 def _at_hand() -> int:
     target = get_device("CPU").target
-    _print(own_name(target) if _path(target).is_file() else _like(target))
+    _print(_name(target) if _path(target).is_file() else _like(target))
     print()
     rows = [("CPU", *_record_of(target))]
     with suppress(DeviceError):  # without pyopencl there are no such devices
@@ -117,7 +117,13 @@ def _record_of(target: Target) -> tuple[str, str, str]:
 
 
 def _path(target: Target) -> Path:
-    return folder(target.is_gpu) / f"{own_name(target)}.toml"
+    return folder(target.is_gpu) / f"{_name(target)}.toml"
+
+
+def _name(target: Target) -> str:
+    """The name of the record of a processor or GPU: of a card its own, else one made of the driver's."""
+    card = gpus.of_driver(target.cpu) if target.is_gpu else ""
+    return card if card in gpus.cards() else own_name(target)
 
 
 def _measure(device: str, output: Path | None, seconds: float) -> int:
@@ -133,6 +139,7 @@ def _measure(device: str, output: Path | None, seconds: float) -> int:
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     unfinished.write_text(text, encoding="utf-8")
     os.replace(unfinished, path)
+    gpus.forget()
     forget()
     print(text + f"\nwritten to {path}")
     return 0
@@ -143,7 +150,7 @@ def _text(device: Device, found: list[Measurement]) -> str:
     target, lines = device.target, []
     facts = [(f"{m.fact} = {float(f'{m.value:.3g}'):.12g}", f"measured {date.today():%Y-%m}: {m.how}") for m in found]
     info = getattr(device, "info", None)
-    if target.is_gpu and info is not None and own_name(target) not in gpus.own_records():
+    if target.is_gpu and info is not None and _name(target) not in gpus.own_records():
         said = {"units": info.units, "l2_bytes": info.cache, "max_group": info.max_group,
                 "dram_bytes": info.global_memory, "local_bytes_per_group": info.local_memory}
         lines = [f'like = "{_like(target)}"', f"name = {json.dumps(target.cpu)}",
