@@ -7,6 +7,7 @@ InternalError naming the access.
 """
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,14 +39,18 @@ from minigrad.value import Value, ValueIndex, walk
 
 
 def interpret_function(function: Function, buffers: Mapping[str, Array], scalars: Mapping[str, float] | None = None,
-                       dims: Mapping[str, int] | None = None, begin: int = 0, end: int | None = None) -> None:
-    """Runs iterations `begin <= i < end` (None: all) of the parallel loop. Output buffers are written in place.
+                       dims: Mapping[str, int] | None = None, begin: int = 0, end: int | None = None,
+                       counted: Counter[tuple[str, str]] | None = None) -> None:
+    """Runs iterations `begin <= i < end` (None: all) of the parallel loop. Output buffers are written in place, and to
+    `counted` are added the loads and stores of elements of each buffer, as (buffer, 'load' or 'store').
 
     `buffers` are flat arrays of each parameter's storage type (bfloat16: uint16) with at least its size. Raises
     InternalError for a broken rule (see the module) and for arguments that do not fit.
     """
     with np.errstate(all="ignore"):
-        _Run(function, buffers, scalars or {}, dims or {}, begin, end).block(function.body)
+        run = _Run(function, buffers, scalars or {}, dims or {}, begin, end)
+        run.counted = counted
+        run.block(function.body)
 
 
 @dataclass(slots=True)
@@ -115,6 +120,7 @@ class _Run:
         self.order: dict[Value, list[Value]] = {}
         self.constants: dict[Value, Result] = {}
         self.results: dict[Value, Result] = {}
+        self.counted: Counter[tuple[str, str]] | None = None
 
     # ---- statements ----
 
@@ -185,6 +191,8 @@ class _Run:
             raise InternalError(f"[interpret] store {s.buffer}[{to_text(s.offset)}] at {at}: outside "
                                 f"0..{buffer.size - 1}")
         stored = encode(self.value(s.value, mask), s.value.dtype)
+        if self.counted is not None:
+            self.counted[s.buffer, "store"] += self._lanes_in(mask)
         if s.value.dtype is not buffer.dtype:
             raise InternalError(f"[interpret] store to {s.buffer}: expected {buffer.dtype.name}, "
                                 f"got {s.value.dtype.name}")
@@ -253,7 +261,24 @@ class _Run:
         fault = masked(fault, mask)
         if fault is not None:
             raise InternalError(f"[interpret] {fault[1]}")
+        if self.counted is not None:
+            self._count(root, mask)
         return result
+
+    def _count(self, root: Value, mask: Array | bool) -> None:
+        """Counts the loads of a value that was evaluated: those that guards do not leave out."""
+        wanted: dict[Value, Array | bool] = {root: mask}
+        for v in reversed(self.order[root]):
+            here = wanted[v]
+            if v.op == "load" and self.counted is not None:
+                self.counted[v.buffer, "load"] += self._lanes_in(here)
+            inside = self._mask(v.conditions) if v.op == "guard" else True
+            for k, x in enumerate(v.operands):
+                of = here if v.op != "guard" or k > 1 else here & (inside if k == 0 else np.logical_not(inside))
+                wanted[x] = wanted.get(x, False) | of
+
+    def _lanes_in(self, mask: Array | bool) -> int:
+        return int(np.count_nonzero(np.broadcast_to(mask, (self.lanes or 1,))))
 
     def _evaluate(self, root: Value) -> Result:
         order = self.order.get(root)
