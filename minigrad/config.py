@@ -46,7 +46,7 @@ from typing import Any, NamedTuple
 from minigrad.errors import ConfigError
 from minigrad.platforms import usable_cores
 
-DEVICE_NAME = re.compile(r"CPU|NUMPY|CL(:.+)?|(AMD|NV):\w+", re.IGNORECASE)
+DEVICE_NAME = re.compile(r"CPU|NUMPY|CL(:.+)?|(AMD|NV):\w+|SIM:[\w-]+", re.IGNORECASE)
 added_devices: set[str] = set()
 """Names of the devices that users add (minigrad.devices), which settings may name besides."""
 CPU_LEVELS = ("native", "x86-64-v2", "x86-64-v3", "x86-64-v4")

@@ -6,7 +6,7 @@ A line per run:
   run      from the start of the step to the loss on the host: build + realize + CL
   build    building the graph, with backward and optimizer
   realize  scheduling, compiling, enqueueing
-  CL       waiting for the device
+  CL       waiting for the device; on SIM:<card> the time that is predicted for it, and no loss
   GFLOPS   counted operations over run
 With --shootout, the first and the last of them for each of several drivers or compilers, side by side (shootout.py).
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
@@ -89,7 +90,8 @@ class Run:
         """The object that `--json` writes; times are in seconds."""
         counted = self.counted
         return {"line": str(self), "copy_s": self.copy_s, "run_s": self.run_s, "build_s": self.build_s,
-                "realize_s": self.realize_s, "wait_s": self.wait_s, "loss": self.loss, "tensors": self.tensors,
+                "realize_s": self.realize_s, "wait_s": self.wait_s,
+                "loss": None if math.isnan(self.loss) else self.loss, "tensors": self.tensors,
                 "bytes_used": self.bytes_used, "gflops": counted.flops * 1e-9 / self.run_s,
                 "schedule_s": counted.schedule_s + counted.lower_s, "render_s": counted.render_s,
                 "compile_s": counted.compile_s, "launches": counted.launches, "programs": counted.programs}
@@ -101,7 +103,7 @@ def parse_settings(arguments: list[str]) -> argparse.Namespace:
     for name, (default, meaning) in SETTINGS.items():
         parser.add_argument(f"--{name.lower()}", dest=name, metavar=name, default=os.environ.get(name, str(default)),
                             help=f"{meaning} (default {default})")
-    parser.add_argument("--device", help="CPU, CL, CL:<name>, NUMPY (default: MINIGRAD_DEVICE, else CPU)")
+    parser.add_argument("--device", help="CPU, CL, CL:<name>, SIM:<card>, NUMPY (default: MINIGRAD_DEVICE, else CPU)")
     parser.add_argument("--occupancy", metavar="GPU", help="compile the kernels of a step for gfx1031, gfx1100, ... "
                         "and print how many waves a SIMD (NVIDIA: a multiprocessor) holds of each; nothing is run")
     parser.add_argument("--shootout", metavar="DEVICE,...", help="compare drivers: each in a process of its own, with "
@@ -168,15 +170,17 @@ class Trainer:
         before = stats.snapshot()
         start = time.perf_counter()
         images, classes = self.batch(run)
+        get_device(images.device).elapsed()  # on SIM:<card>, the step's own time begins here
         copied = time.perf_counter()
         loss, updates = self.build(images, classes)
         built = time.perf_counter()
         Tensor.realize(loss, *updates)
         realized = time.perf_counter()
         minigrad.synchronize()
-        value = loss.item()
-        end = time.perf_counter()
-        return Run(copied - start, built - copied, realized - built, end - realized, value, live_tensors(),
+        device = get_device(loss.device)
+        value = math.nan if device.simulates else loss.item()
+        waited = device.elapsed() if device.simulates else time.perf_counter() - realized
+        return Run(copied - start, built - copied, realized - built, waited, value, live_tensors(),
                    stats.mem_used, stats.snapshot() - before)
 
 
@@ -273,6 +277,8 @@ def train(settings: argparse.Namespace, out: Output) -> None:
         device = get_device(config.device)
         info = getattr(device, "info", None)
         out.row({"about": f"{info.name}, {info.platform} {info.driver}" if info else device.target.cpu})
+        if device.simulates:
+            out.say(f"{device.name}: nothing runs, the times of CL are predicted")
         trainer = Trainer(settings)
         with Tensor.train(bool(settings.TRAINING)):
             for run in range(settings.CNT):

@@ -46,7 +46,7 @@ def plan_key(structure: tuple, donated: frozenset[int], device: Device) -> str |
     add are known by name only, hence not in a key; whether plans of theirs fit is found out anew.
     """
     settings = current()
-    if device.target.language not in _LANGUAGES or registry.added() or not sources_digest():
+    if device.simulates or device.target.language not in _LANGUAGES or registry.added() or not sources_digest():
         return None
     if not settings.disk_cache or settings.verify or settings.debug > 1 or settings.plans:
         return None

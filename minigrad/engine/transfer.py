@@ -70,9 +70,9 @@ def cloned(source: Buffer, device: str | None = None) -> Buffer:
     """The same bytes in a new buffer, on another device if one is named."""
     if dry_runs:
         return dry_runs[-1].copy(source, source.device if device is None else get_device(device))
-    host = np.empty(source.nbytes, np.uint8)
     target = allocate(source.device if device is None else get_device(device), source.nbytes)
-    if source.nbytes:
+    if source.nbytes and not (source.device.simulates and target.device.simulates):  # which have no bytes
+        host = np.empty(source.nbytes, np.uint8)
         source.device.copy_out(source, host)
         target.device.copy_in(target, host)
     for observer in observers:

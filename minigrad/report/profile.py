@@ -151,6 +151,8 @@ class Profile(Observer):
                          f"{limit}  {r.name} ({pattern}){where}")
         if len(rows) > most:
             lines.append(f"... and {len(rows) - most} more")
+        if any(r.plan.device.simulates for r in self.runs):
+            lines.append("predicted, as nothing runs on " + ", ".join(sorted({r.device for r in self.runs})))
         phases = ", ".join(f"{name} {1e3 * self.phases.get(name, 0.0):.1f}" for name in PHASES)
         lines.append(f"{quantity(len(self.runs), 'launch')} in {quantity(self.calls, 'call')}: "
                      f"{1e3 * self.seconds:.3f} ms of {1e3 * self.wall:.3f} ms; host, in ms: {phases}")

@@ -1,6 +1,6 @@
 """Names to devices. 'CPU', 'NUMPY', 'CL' (the best OpenCL device), 'CL:<index>', 'CL:<words of its name>'.
 
-'AMD:gfx1031' and 'NV:sm_86' are GPUs that are only compiled for.
+'AMD:gfx1031' and 'NV:sm_86' are GPUs that are only compiled for, 'SIM:rtx3060' is a card whose times are predicted.
 """
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _resolve(name: str) -> str:
     upper = kind.upper()
     if upper in ("CPU", "NUMPY") and not selector:
         return upper
-    if upper in ("AMD", "NV") and selector:
+    if upper in ("AMD", "NV", "SIM") and selector:
         return f"{upper}:{selector.lower()}"
     if upper != "CL":
         known = "".join([f"{added}, " for added in _added])
@@ -115,6 +115,10 @@ def _open(name: str) -> Device:
     if name == "NUMPY":
         return NumpyDevice()
     family, _, processor = name.partition(":")
+    if family == "SIM":
+        from minigrad.runtime.simulated import SimulatedGpu
+
+        return SimulatedGpu(processor)
     if family != "CL":
         from minigrad.runtime.inspected import InspectedGpu
 

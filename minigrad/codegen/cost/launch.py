@@ -8,7 +8,7 @@ touches, else part of what groups that do not run together touch again.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -48,7 +48,8 @@ class Launched:
         return float(self.counts.memory)
 
 
-def launched(function: Function, dims: tuple[int, ...], gpu: Gpu, how: object,
+@lru_cache(maxsize=1 << 14)
+def launched(function: Function, dims: tuple[int, ...], gpu: Gpu, how: str,
              compiled: tuple[int, int] | None = None) -> Launched:
     """The launch of a function with these dims, planned as `how`. `compiled` are registers of an item and spills."""
     work = _work(function, dims, gpu.wave, gpu.sector_bytes)
@@ -70,11 +71,22 @@ def _work(function: Function, dims: tuple[int, ...], wave: int, sector: int) -> 
     return work_of(function, {v.name: n for v, n in zip(function.dims, dims, strict=True)}, wave, sector)
 
 
-def pattern_of(how: object) -> str:
+def timer(function: Function, gpu: Gpu, compiled: tuple[int, int] | None) -> Callable[[Sequence[object]], float]:
+    """A function that gives the predicted seconds of a launch with these arguments."""
+    count = len(function.dims)
+
+    def seconds(arguments: Sequence[object]) -> float:
+        dims = tuple([x for x in arguments[len(arguments) - count:] if isinstance(x, int)])
+        return launched(function, dims, gpu, "", compiled).seconds
+
+    return seconds
+
+
+def pattern_of(how: str) -> str:
     """The pattern of the model's accuracy that a plan belongs to."""
-    found = re.match(r"plan (\w+)", str(how))
+    found = re.match(r"plan (\w+)", how)
     name = PATTERNS.get(found[1] if found else "", "convolution")
-    return "convolution" if name == "product" and "fuse r" in str(how) else name
+    return "convolution" if name == "product" and "fuse r" in how else name
 
 
 def counts_of(work: Work, gpu: Gpu, registers: int, spills: int = 0) -> Counts:

@@ -1,8 +1,8 @@
 """Points of a launch: the values that index variables take over its groups, work-items and loops.
 
-A variable takes the values of an axis, a loop's iterations, or of two, where iterations of a parallel loop are the items
-of groups. An expression is looked at over the axes of its own variables, at all points where these are few, else at
-a spread sample; the lane's axis is the last one, and always whole.
+A variable takes the values of an axis, a loop's iterations, or of two, where iterations of a parallel loop are the
+items of groups. An expression is looked at over the axes of its own variables, at all points where these are few, else
+at a spread sample; the lane's axis is the last one, and always whole.
 """
 from __future__ import annotations
 

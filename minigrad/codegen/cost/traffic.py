@@ -125,5 +125,6 @@ class _Traffic(Walk):
         self.found.matrix += alone.fma * times
         self.found.other += times
         for p, (name, _) in zip(meaning.buffers, s.buffers, strict=True):
-            if self.scope.get(name) == "local":  # fragments of 32 items, of which four read the same in the mean
-                self.found.passes += times * alone.buffers[p.name].loads * p.dtype.itemsize * self.shape.wave / 4 / LINE
+            if self.scope.get(name) == "local":  # fragments, of which each value is read for eight items in the mean
+                size = alone.buffers[p.name].loads * p.dtype.itemsize * self.shape.wave / 8
+                self.found.passes += times * size / LINE
