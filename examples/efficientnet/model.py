@@ -6,13 +6,15 @@ Sources: Tan & Le 2019, https://arxiv.org/abs/1905.11946; the Lite variants are 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from minigrad import Tensor
 from minigrad.errors import MinigradError, ShapeError
 from minigrad.expr import Index
 from minigrad.nn import BatchNorm, Conv2d, Linear
-from minigrad.nn.state import load_state_dict, torch_load
+from minigrad.nn.optim import SGD
+from minigrad.nn.state import get_parameters, load_state_dict, torch_load
 from minigrad.state.fetch import fetch_member
 
 
@@ -219,3 +221,24 @@ def our_name(key: str) -> str:
     if parts[0] == "_blocks":
         return f"blocks.{parts[1]}.{BLOCK_NAMES[parts[2]]}.{parts[3]}"
     return f"{TOP_NAMES[parts[0]]}.{parts[1]}"
+
+
+def step() -> Callable[[], Tensor]:
+    """A function that classifies an image by EfficientNet-B0, for `python -m minigrad dojo`."""
+    model, image = EfficientNet(0), Tensor.randn(1, 3, 224, 224)
+    return lambda: model(image)
+
+
+def training_step() -> Callable[[], Tensor]:
+    """A function that does a training step of EfficientNet-B0 with one image."""
+    model, image, label = EfficientNet(0), Tensor.randn(1, 3, 224, 224), Tensor([3])
+    optimizer = SGD(get_parameters(model), lr=0.01)
+
+    def train() -> Tensor:
+        with Tensor.train():
+            optimizer.zero_grad()
+            loss = model(image).cross_entropy(label).backward()
+            optimizer.step()
+        return loss
+
+    return train

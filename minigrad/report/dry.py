@@ -98,7 +98,7 @@ class DryRun:
         self.plans.append(plan)
         note_lines(plan, graph)
         for buffer in leaves.values():
-            self._count_input(buffer)
+            self.count_input(buffer)
         slots = plan.schedule.slots
         buffers: list[Any] = [None if s.leaf is None else leaves[s.leaf] for s in slots]
         for k, target in zip(plan.schedule.outputs, graph.targets, strict=True):
@@ -114,7 +114,8 @@ class DryRun:
             self.holders += [*self.inputs.values(), *temporaries(plan, values)]
         return buffers
 
-    def _count_input(self, buffer: Buffer) -> None:
+    def count_input(self, buffer: Buffer) -> None:
+        """Counts a value that was there before, from now on."""
         if isinstance(buffer, Phantom):
             if not buffer.counts:
                 buffer.counts = True

@@ -110,8 +110,8 @@ class Kept(ABC):
 class Device(ABC):
     """A place that runs Programs. `name` is canonical ('CPU', 'CL:0'); `queues` says whether `launch` may return before
     the work is done; `keeps_early` whether launches are worth keeping as soon as they run again (`keep`); `calls_host`
-    whether launches may be calls of Python over memory of the host (runtime/host_calls.py); `simulates` whether nothing runs, and
-    executables are told by the engine how long a launch takes (runtime/simulated.py)."""
+    whether launches may be calls of Python over memory of the host (runtime/host_calls.py); `simulates` whether nothing
+    runs, and the engine tells executables how long a launch takes (runtime/simulated.py)."""
 
     name: str
     queues = True

@@ -1,5 +1,5 @@
-"""Cards that are not here: 'SIM:rtx3060'. Programs are planned and compiled for them by their records, memory is counted
-and not taken, and a launch advances a clock by the time that is predicted for it. No value is ever computed.
+"""Cards that are not here: 'SIM:rtx3060'. Programs are planned and compiled for them by their records, memory is
+counted and not taken, and a launch advances a clock by the time that is predicted for it. No value is ever computed.
 """
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ FEATURES = frozenset(("fp16", "fma"))
 
 @dataclass(slots=True)
 class Simulated:
-    """A program that never runs: what its compiler makes of it, where there is one, and a function that gives the seconds
-    of a launch for its arguments, which the engine sets."""
+    """A program that never runs: what its compiler makes of it, where there is one, and a function that gives the
+    seconds of a launch for its arguments, which the engine sets."""
 
     program: Program
     gpu: Gpu

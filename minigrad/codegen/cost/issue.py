@@ -27,7 +27,8 @@ INSTRUCTIONS = {"div": 8, "idiv": 20, "irem": 20, "rem": 20, "sqrt": 8, "exp": 4
                 "tanh": 12, "sigmoid": 8, "erf": 20, "pow": 30, "round": 2}
 """Instructions of an operation, of any other one: as compilers of GPUs write them out."""
 DIVISION = 4  # instructions of a division of an index by a number that is no power of two
-ADDRESS = 24  # registers for addresses, counters and what the compiler keeps
+KEPT = 8  # registers for counters, and what the compiler keeps
+MOST_OPERANDS, MOST_ADDRESSES = 48, 40  # registers of which compilers load what is used next
 UNROLLED = 4  # steps of a loop whose loads a compiler begins together
 
 Paths = tuple[tuple[Clause, ...], ...]
@@ -41,7 +42,7 @@ class Work:
     addresses, loads and stores by their bytes (`widths`), loads that each wait for the one before (`waits`), barriers,
     multiply-adds of matrix units (`matrix`). `passes` of 32 banks of a wave; `copies`, passes of a group into local
     memory, of which it has `local` bytes. `local_loads` and `local_stores` are elements, executed in the whole launch.
-    `accumulators` and `operands` are words that an item has in registers, `private` bytes are those in memory."""
+    `accumulators`, `operands` and `addresses` are words that an item has in registers, `private` bytes those in memory."""
 
     groups: int
     items: int
@@ -61,6 +62,7 @@ class Work:
     private: float = 0.0
     accumulators: int = 0
     operands: float = 0.0
+    addresses: float = 0.0
 
     @property
     def loads(self) -> float:
@@ -69,7 +71,7 @@ class Work:
     @property
     def registers(self) -> float:
         """An estimate of the registers of an item, where no compiler tells."""
-        return ADDRESS + self.accumulators + min(self.operands, 48)
+        return KEPT + self.accumulators + min(self.operands, MOST_OPERANDS) + min(self.addresses, MOST_ADDRESSES)
 
 
 @dataclass(slots=True, eq=False)

@@ -68,6 +68,7 @@ class _Traffic(Walk):
             self.found.passes += passes if v is not None else 0.0
             self.found.copies += passes * self.waves if v is None else 0.0
         else:
+            self.found.addresses += 2 * self.times([x for x in loops if x.unrolled]) / width
             self.move(access, count, size, total / max(self.times(self.path), 1) * self.times(loops))
 
     def execute(self, buffer: str, total: float, is_load: bool) -> None:
