@@ -136,8 +136,8 @@ class Recorder(DryRun):
 
 def predict_step(prepare: Callable[[], Any], cards: Sequence[str], compiled: bool = False) -> list[Predicted]:
     """A step on cards, in their order. `prepare` makes values, or a function whose call is the step; that is called
-    twice, and counts the second time. With `compiled`, registers are those that a card's compiler tells, where that is here.
-    Raises MinigradError where a value is read, DeviceError for a card without a record."""
+    twice, and counts the second time. With `compiled`, registers are those that a card's compiler tells, where that is
+    here. Raises MinigradError where a value is read, DeviceError for a card without a record."""
     recorder = Recorder(cards, compiled)
     dry_runs.append(recorder)
     try:
@@ -272,7 +272,7 @@ def _warnings(one: Launched, device: SimulatedGpu) -> Iterator[str]:
     if work.groups < gpu.units and one.prediction.bound != "launch":
         yield f"small_grid: {work.groups} groups for {gpu.units} units"
     for name, moved in work.buffers.items():
-        if moved.apart and moved.sectors > 2 * moved.asked:
+        if moved.apart and moved.sectors > 2 * moved.asked < moved.group * work.groups:
             verb = "reads" if moved.loads else "writes"
             yield (f"uncoalesced: {verb} {name} {moved.apart:g} bytes apart, {moved.sectors / moved.asked:.1f} times "
                    "what it asks for")

@@ -42,7 +42,8 @@ class Work:
     addresses, loads and stores by their bytes (`widths`), loads that each wait for the one before (`waits`), barriers,
     multiply-adds of matrix units (`matrix`). `passes` of 32 banks of a wave; `copies`, passes of a group into local
     memory, of which it has `local` bytes. `local_loads` and `local_stores` are elements, executed in the whole launch.
-    `accumulators`, `operands` and `addresses` are words that an item has in registers, `private` bytes those in memory."""
+    `accumulators`, `operands` and `addresses` are words that an item has in registers, `private` bytes are in
+    memory."""
 
     groups: int
     items: int
