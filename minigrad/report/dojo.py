@@ -203,7 +203,7 @@ def _key(graph: Graph, donated: frozenset[int], device: SimulatedGpu, compiled: 
         return None
     gpu = device.facts
     facts = f"{gpu!r} {sorted(costs_of(gpu).items())} {[between(1, pattern, gpu) for pattern in sorted(RANGES)]}"
-    return "\n".join([sources_digest(), _own_digest(), facts, str(compiled), text])
+    return "\n".join([sources_digest(), _own_digest(), facts, str(compiled and device.counts_registers), text])
 
 
 @cache

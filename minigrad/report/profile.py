@@ -27,6 +27,8 @@ from minigrad.engine.plan import ExecutionPlan
 from minigrad.engine.stats import stats
 from minigrad.errors import quantity
 from minigrad.runtime.limits import Limits, Probe
+from minigrad.runtime.registry import get_device
+from minigrad.runtime.simulated import SimulatedGpu
 
 PHASES = ("build", "schedule", "lower", "render", "compile", "launch")
 
@@ -191,7 +193,10 @@ def profile() -> Iterator[Profile]:
 
 @cache
 def limits_of(device: str) -> Limits | None:
-    """The limits of a device, measured on first use; None for devices that cannot be measured."""
+    """The limits of a device, measured on first use, of SIM:<card> those of its specification; None for others."""
+    opened = get_device(device)
+    if isinstance(opened, SimulatedGpu):
+        return Limits(1e3 * opened.facts.f32_tflops, opened.facts.dram_gbs)
     if device != "CPU":
         return None
     return Probe(current().threads).limits

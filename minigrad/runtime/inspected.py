@@ -68,7 +68,9 @@ class InspectedGpu(HostMemory):
             return Inspected(program, found, max_waves(found, self.facts))
         counted = ptx_resources(self.assembly(program), self.processor, program.group or GROUP)
         if counted is None:
-            return Inspected(program, None, None, "ptxas is not installed, which counts registers")
+            absent = shutil.which("ptxas") is None
+            return Inspected(program, None, None, "ptxas is not installed, which counts registers" if absent else
+                             f"ptxas, which counts registers, does not know {self.processor}")
         if not self.is_known:
             reason = f"what a multiprocessor of {self.processor} holds is not known here"
             return Inspected(program, counted, None, reason)
@@ -127,7 +129,8 @@ def compiler(family: str, processor: str) -> tuple[Any, Any]:
 
 
 def ptx_resources(text: str, processor: str, group: int) -> Resources | None:
-    """The resources of a kernel of PTX text, as `ptxas` tells; None where that is not installed. `group` is the number
+    """The resources of a kernel of PTX text, as `ptxas` tells; None where that is not installed, or knows no such
+    processor. `group` is the number
     of work-items of a work-group."""
     ptxas = shutil.which("ptxas")
     if ptxas is None:
@@ -137,6 +140,8 @@ def ptx_resources(text: str, processor: str, group: int) -> Resources | None:
         source.write_text(text)
         done = subprocess.run([ptxas, "-v", f"-arch={processor}", "-o", str(source) + ".o", str(source)],
                               capture_output=True, text=True)
+    if "is not defined for option 'gpu-name'" in done.stderr:
+        return None
     if done.returncode:
         raise CompileError(f"[load] ptxas says {done.stderr.strip()}", text)
 

@@ -45,7 +45,8 @@ class Simulated:
 
 
 class SimulatedGpu(Device):
-    """A card that a record describes. `clock` counts predicted seconds since it was opened, `used` bytes of memory."""
+    """A card that a record describes. `clock` counts predicted seconds since it was opened, `used` bytes of memory;
+    `counts_registers` says whether a compiler is here that tells what its programs take."""
 
     queues = False
     simulates = True
@@ -57,6 +58,8 @@ class SimulatedGpu(Device):
         self.name, self.facts, self.compiler = f"SIM:{card}", gpu(card), _compiler_for(gpu(card))
         self.clock, self._told, self.used = 0.0, 0.0, 0
         self._addresses, self._lock = count(1), free_in_children(Lock())
+        self.counts_registers = self.compiler is not None and (
+            self.compiler.family == "AMD" or shutil.which("ptxas") is not None)
         processor = self.facts.name if self.compiler is None else self.compiler.processor
         features = FEATURES if self.compiler is None else frozenset(
             ("fp64", "fp16", "fma", "divide", "subnormals", *matrix_units(processor)))
@@ -72,13 +75,14 @@ class SimulatedGpu(Device):
         return [Simulated(p, self.facts, self._resources(p)) for p in programs]
 
     def _resources(self, program: Program) -> Resources | None:
-        if self.compiler is None or (self.compiler.family == "NV" and shutil.which("ptxas") is None):
+        if self.compiler is None or not self.counts_registers:
             return None
         key = f"{self.compiler.name} {program.group} {program.identity()}"
         known = disk_cache.get(KIND, key)
         if known is not None:
             return Resources(*json.loads(known))
         found, = self.compiler.load([program])
+        self.counts_registers = found.resources is not None
         if found.resources is not None:
             disk_cache.put(KIND, key, json.dumps(astuple(found.resources)).encode())
         return found.resources

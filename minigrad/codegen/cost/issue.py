@@ -28,7 +28,7 @@ INSTRUCTIONS = {"div": 8, "idiv": 20, "irem": 20, "rem": 20, "sqrt": 8, "exp": 4
 """Instructions of an operation, of any other one: as compilers of GPUs write them out."""
 DIVISION = 4  # instructions of a division of an index by a number that is no power of two
 KEPT = 8  # registers for counters, and what the compiler keeps
-MOST_OPERANDS, MOST_ADDRESSES = 48, 40  # registers of which compilers load what is used next
+MOST_OPERANDS, MOST_ADDRESSES = 48, 20  # registers of which compilers load what is used next
 UNROLLED = 4  # steps of a loop whose loads a compiler begins together
 
 Paths = tuple[tuple[Clause, ...], ...]
