@@ -1,6 +1,7 @@
 """Settings: one frozen `Config`, and the only reader of the environment.
 
-    MINIGRAD_DEVICE         where tensors live by default: CPU, NUMPY, CL, CL:<index or part of a name>   (CPU)
+    MINIGRAD_DEVICE         where tensors live by default: CPU, NUMPY, CL, CL:<index or part of a name>;   (CPU)
+                            SIM:<card> predicts times and computes nothing
     MINIGRAD_THREADS        worker threads of the CPU device     (all cores; of a process under mpirun, its share)
     MINIGRAD_CPU            processor to compile for: native, or x86-64-v2, -v3 (AVX2), -v4 (AVX-512) as an older one
                             would get it; of the whole process                                             (native)

@@ -179,6 +179,8 @@ LATE = {
     "minigrad.engine.realize": "scheduling and code generation load when something is computed, not with the package",
     "minigrad.codegen.passes": "a language's renderer loads with the first kernel in it, checks under verify",
     "minigrad.cli.models": "what reads models needs the extra onnx",
+    "minigrad.cli.dojo": "what reads models needs the extra onnx",
+    "minigrad.engine.compile": "the model of time loads with the first program for a card that is not here",
     "minigrad.engine.compiled": "what MINIGRAD_DEBUG prints needs all of code generation",
 }
 

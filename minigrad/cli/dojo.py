@@ -166,7 +166,7 @@ def total(p: Predicted) -> str:
 
 
 def warnings(p: Predicted) -> list[str]:
-    """What makes launches slow: the kind, how many launches, the longest of them."""
+    """A line for each kind of what makes launches slow: how many they are, and the longest of them."""
     kinds: dict[str, list[tuple[str, Program, str]]] = {}
     for name, x in named(p.programs):
         for text in x.warnings:

@@ -26,7 +26,7 @@ from minigrad.config import config, current
 from minigrad.engine.observe import dry_runs
 from minigrad.engine.plan import ExecutionPlan, Item, arena_for, make_plan, number
 from minigrad.engine.plan_store import NotWritable, sources_digest, spell
-from minigrad.errors import MinigradError
+from minigrad.errors import MinigradError, quantity
 from minigrad.expr import bounds, evaluate, variables
 from minigrad.handles import live
 from minigrad.ops.node import Node
@@ -267,7 +267,7 @@ def _program(name: str, how: str, count: int, one: Launched, device: SimulatedGp
 
 
 def _warnings(one: Launched, device: SimulatedGpu) -> Iterator[str]:
-    """What makes a launch slow whatever it computes."""
+    """Texts about what makes a launch slow whatever it computes."""
     work, gpu = one.work, device.facts
     if work.groups < gpu.units and one.prediction.bound != "launch":
         yield f"small_grid: {work.groups} groups for {gpu.units} units"
@@ -277,6 +277,6 @@ def _warnings(one: Launched, device: SimulatedGpu) -> Iterator[str]:
             yield (f"uncoalesced: {verb} {name} {moved.apart:g} bytes apart, {moved.sectors / moved.asked:.1f} times "
                    "what it asks for")
     if one.spills:
-        yield f"spills: {one.spills} values of an item"
+        yield f"spills: {quantity(one.spills, 'value')} of an item"
     if work.local > gpu.local_bytes_per_group:
         yield f"local memory: {work.local} bytes, of {gpu.local_bytes_per_group}"

@@ -25,7 +25,7 @@ from minigrad.target import Target
 
 KIND = "resources"
 FEATURES = frozenset(("fp16", "fma"))
-"""What programs for cards without a compiler here may use: what all drivers of OpenCL for GPUs have."""
+"""The features that programs for cards without a compiler here may use: those of all OpenCL drivers for GPUs."""
 
 
 @dataclass(slots=True)

@@ -47,7 +47,7 @@ class Access:
 
 @dataclass(slots=True)
 class Moved:
-    """What a launch does with a buffer that all groups see. Executed `loads` and `stores` of elements. `asked`: bytes
+    """Counts of what a launch does with a buffer that all groups see. Executed `loads` and `stores` of elements. `asked`: bytes
     that waves ask for; `sectors`: bytes of the sectors that hold them. `group`: bytes of the sectors that a group
     touches, and `step` those of one iteration of its outermost loop, added up; `all`: bytes that the launch touches;
     `shared`: by powers of two of groups that follow each other, the number of different shares of theirs. `apart`:

@@ -38,7 +38,7 @@ ALWAYS: Paths = ((),)
 
 @dataclass(slots=True)
 class Work:
-    """What a launch does. Of a work-item: `fma`, multiply-adds of float32, `other` instructions and those for
+    """Counts of what a launch does. Of a work-item: `fma`, multiply-adds of float32, `other` instructions and those for
     addresses, loads and stores by their bytes (`widths`), loads that each wait for the one before (`waits`), barriers,
     multiply-adds of matrix units (`matrix`). `passes` of 32 banks of a wave; `copies`, passes of a group into local
     memory, of which it has `local` bytes. `local_loads` and `local_stores` are elements, executed in the whole launch.

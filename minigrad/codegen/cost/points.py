@@ -33,7 +33,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a variable takes its values from: an axis, from `start` on, or groups of `lanes` work-items each."""
+    """The source of a variable's values: an axis, from `start` on, or groups of `lanes` work-items each."""
 
     axes: tuple[Axis, ...]
     lanes: int = 0
@@ -67,7 +67,7 @@ class Grid:
         self.gathers = False
 
     def value(self, e: Index) -> Array:
-        """What an index is, in a shape that fits `shape`. What is loaded for it is not known: it is scattered over its
+        """The values of an index, in a shape that fits `shape`. What is loaded for it is not known: it is scattered over its
         bounds, alike where the same element is loaded."""
         return index_value(e, self.leaf)
 
@@ -94,7 +94,7 @@ class Grid:
         return a.lo + (mixed % np.uint64(max(1, a.hi - a.lo + 1))).astype(np.int64)
 
     def holds(self, clauses: Iterable[Clause]) -> Array:
-        """Where all clauses hold, in the whole shape."""
+        """A mask of the points where all clauses hold, in the whole shape."""
         mask = np.ones(self.shape, bool)
         for conditions, wanted in clauses:
             inside: Array = True

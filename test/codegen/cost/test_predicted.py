@@ -1,5 +1,5 @@
-"""Predicted times of six kernels on twelve cards are kept: each change of a weight, a fact or a plan shows what it moves.
-And what holds whatever they are."""
+"""Predicted times of six kernels on twelve cards are kept: each change of a weight, a fact or a plan shows what it
+moves. And what holds whatever they are."""
 import pytest
 from support.paths import TESTS
 
