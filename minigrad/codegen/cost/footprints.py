@@ -47,11 +47,14 @@ class Access:
 
 @dataclass(slots=True)
 class Moved:
-    """Counts of what a launch does with a buffer that all groups see. Executed `loads` and `stores` of elements. `asked`: bytes
-    that waves ask for; `sectors`: bytes of the sectors that hold them. `group`: bytes of the sectors that a group
-    touches, and `step` those of one iteration of its outermost loop, added up; `all`: bytes that the launch touches;
-    `shared`: by powers of two of groups that follow each other, the number of different shares of theirs. `apart`:
-    bytes between neighbouring lanes where a wave touches more than twice the sectors that it needs, else 0."""
+    """Counts of what a launch does with a buffer that all groups see.
+
+    Executed `loads` and `stores` of elements. `asked`: bytes that waves ask for; `sectors`: bytes of the sectors that
+    hold them. `group`: bytes of the sectors that a group touches, and `step` those of one iteration of its outermost
+    loop, added up; `all`: bytes that the launch touches; `shared`: by powers of two of groups that follow each other,
+    the number of different shares of theirs. `apart`: bytes between neighbouring lanes where a wave touches more than
+    twice the sectors that it needs, else 0.
+    """
 
     itemsize: int
     loads: float = 0.0

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from minigrad.codegen.kernel.value_eval import index_value
-from minigrad.expr import Atom, Index, Var, variables
+from minigrad.errors import InternalError
+from minigrad.expr import Atom, Index, Var, to_text, variables
 from minigrad.value import ValueIndex, value_atoms, walk
 
 Array = Any
@@ -67,14 +68,15 @@ class Grid:
         self.gathers = False
 
     def value(self, e: Index) -> Array:
-        """The values of an index, in a shape that fits `shape`. What is loaded for it is not known: it is scattered over its
-        bounds, alike where the same element is loaded."""
+        """The values of an index, in a shape that fits `shape`. Indices that are loaded are not known: they are
+        scattered over their bounds, alike where the same element is loaded."""
         return index_value(e, self.leaf)
 
     def leaf(self, a: Atom) -> Array:
         if isinstance(a, ValueIndex):
             return self.scattered(a)
-        assert isinstance(a, Var)
+        if not isinstance(a, Var):
+            raise InternalError(f"[cost] expected a variable or a loaded index, got {to_text(a)}")
         found = self.bound.get(a)
         if found is None:
             return self.dims[a]

@@ -46,6 +46,7 @@ def work(make, wave: int = 32, sector: int = 32) -> tuple[Work, str]:
         y.realize()
         item = dry.plans[before].items[0]
         dry.forget()
+    assert item.function is not None
     dims = {v.name: int(n) for v, n in zip(item.function.dims, item.rows[0].dims, strict=True)}
     return work_of(item.function, dims, wave, sector), str(item.how)
 

@@ -7,11 +7,13 @@ from support.gpu_kernels import FAMILIES, Draw, kernel
 
 from minigrad import Tensor, config
 from minigrad.codegen.cost import points
-from minigrad.codegen.cost.traffic import Work, work_of
+from minigrad.codegen.cost.issue import Work
+from minigrad.codegen.cost.traffic import work_of
 from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.nodes import Call, Function
 from minigrad.codegen.ir.walk import accesses, statements
 from minigrad.engine.plan import Item
+from minigrad.errors import present
 from minigrad.expr import evaluate
 from minigrad.report.dry import running_dry
 
@@ -32,10 +34,11 @@ def items_of(make) -> list[Item]:
 
 
 def counts(item: Item, wave: int = 32, sector: int = 32) -> Work:
-    return work_of(item.function, dims_of(item), wave, sector)
+    return work_of(present(item.function, "a function"), dims_of(item), wave, sector)
 
 
 def dims_of(item: Item) -> dict[str, int]:
+    assert item.function is not None
     return {v.name: int(n) for v, n in zip(item.function.dims, item.rows[0].dims, strict=True)}
 
 
@@ -73,7 +76,7 @@ def test_counts_are_those_of_the_interpreter(name, monkeypatch):
     monkeypatch.setattr(points, "MOST_POINTS", 1 << 24)
     checked = 0
     for item in items_of(lambda: own(name) if name in OWN else kernel(name)(Draw("AMD:gfx1031", name))):
-        function, dims = item.function, dims_of(item)
+        function, dims = present(item.function, "a function"), dims_of(item)
         work = counts(item)
         if work.groups * work.items > MOST or work.local_loads > 20 * MOST or not is_plain(function):
             continue
