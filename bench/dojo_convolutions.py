@@ -19,6 +19,7 @@ OPTIONS = tuple(np.array([(*tile, parts) for tile in (
     (128, 128, 256), (128, 64, 256), (64, 128, 256), (64, 64, 256), (64, 32, 128), (32, 64, 128), (32, 32, 64),
     (16, 64, 64)) for parts in (1, 4, 16)], float).T)
 WINOGRAD, FILTER = 2, 3  # outputs and taps of a side of its tiles
+MATRIX = 8  # channels that matrix units take at once
 
 
 class Convolution:
@@ -124,8 +125,11 @@ def conv2d_tvm(c: Mapping[str, Any], gpu: Gpu, w: Mapping[str, float]) -> Any:
 def conv2d_deepbench(c: Mapping[str, Any], gpu: Gpu, w: Mapping[str, float]) -> Any:
     """The faster of an implicit product and, for 3 x 3 filters, Winograd's."""
     half = np.asarray(c["dtype"]) == "f16"
+    whole = (np.asarray(c["c"]) % MATRIX == 0) & (np.asarray(c["k"]) % MATRIX == 0)
     sizes = {**c, "r": c["filter_h"], "s": c["filter_w"]}
-    there = Convolution(sizes, gpu, w, np.where(half, 2.0, 4.0), rate_of(c["dtype"], gpu, w),
-                        np.asarray(c["direction"]) == "B")
+    rate = np.where(whole, rate_of(c["dtype"], gpu, w), 1.0)
+    size, back = np.where(half, 2.0, 4.0), np.asarray(c["direction"]) == "B"
+    there = Convolution(sizes, gpu, w, size, rate, back)
+    lanes = Convolution(sizes, gpu, w, size, np.where(half, max(1.0, gpu.f16_vector_ratio), 1.0), back)
     small = (there.r == FILTER) & (there.s == FILTER) & (there.stride == 1)
-    return np.where(small, np.minimum(there.igemm(), there.winograd()), there.igemm())
+    return np.where(small, np.minimum(there.igemm(), lanes.winograd()), there.igemm())
