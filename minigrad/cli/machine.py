@@ -1,6 +1,6 @@
 """Print the facts of a GPU or processor with their sources, compare two, or measure the one at hand.
 
-    machine                 the records of the machine at hand, and the names of all
+    machine                 the record of the processor at hand, those of all devices, and the names of all
     machine NAME            a record: rx6700xt, znver4
     machine diff A B        facts that differ
     machine measure         writes a record of [speed] for the processor, or with --device for an OpenCL device, into
@@ -97,7 +97,10 @@ def _diff(a: str, b: str) -> int:
 
 
 def _at_hand() -> int:
-    rows = [("CPU", *_record_of(get_device("CPU").target))]
+    target = get_device("CPU").target
+    _print(_name(target) if _path(target).is_file() else _like(target))
+    print()
+    rows = [("CPU", *_record_of(target))]
     with suppress(DeviceError):  # without pyopencl there are no such devices
         rows += [(d.target.name, *_record_of(d.target)) for d in devices()]
     print("\n".join(table([("device", "driver's or LLVM's name", "record", "measured"), *rows])))
@@ -114,7 +117,13 @@ def _record_of(target: Target) -> tuple[str, str, str]:
 
 
 def _path(target: Target) -> Path:
-    return folder(target.is_gpu) / f"{own_name(target)}.toml"
+    return folder(target.is_gpu) / f"{_name(target)}.toml"
+
+
+def _name(target: Target) -> str:
+    """The name of the record of a processor or GPU: of a card its own, else one made of the driver's."""
+    card = gpus.of_driver(target.cpu) if target.is_gpu else ""
+    return card if card in gpus.cards() else own_name(target)
 
 
 def _measure(device: str, output: Path | None, seconds: float) -> int:
@@ -130,6 +139,7 @@ def _measure(device: str, output: Path | None, seconds: float) -> int:
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     unfinished.write_text(text, encoding="utf-8")
     os.replace(unfinished, path)
+    gpus.forget()
     forget()
     print(text + f"\nwritten to {path}")
     return 0
@@ -140,7 +150,7 @@ def _text(device: Device, found: list[Measurement]) -> str:
     target, lines = device.target, []
     facts = [(f"{m.fact} = {float(f'{m.value:.3g}'):.12g}", f"measured {date.today():%Y-%m}: {m.how}") for m in found]
     info = getattr(device, "info", None)
-    if target.is_gpu and info is not None and own_name(target) not in gpus.own_records():
+    if target.is_gpu and info is not None and _name(target) not in gpus.own_records():
         said = {"units": info.units, "l2_bytes": info.cache, "max_group": info.max_group,
                 "dram_bytes": info.global_memory, "local_bytes_per_group": info.local_memory}
         lines = [f'like = "{_like(target)}"', f"name = {json.dumps(target.cpu)}",

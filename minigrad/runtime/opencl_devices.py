@@ -90,9 +90,14 @@ class DeviceInfo:
         return of_driver(self.name) if self.kind == "GPU" and self.vector_bytes <= 4 else ""
 
     @property
+    def is_card(self) -> bool:
+        """True for a card that has a record of its own."""
+        return bool(self.record) and self.record in cards()
+
+    @property
     def differences(self) -> tuple[str, ...]:
-        """Differences between a card's record, which counts, and its driver; none where there is no record of the card."""
-        if self.record not in cards():
+        """Differences between a card's record, which counts, and its driver; none for a card without a record."""
+        if not self.is_card:
             return ()
         facts = gpu(self.record)
         said = {"units": (self.units, facts.units), "bytes of cache": (self.cache, facts.l2_bytes),
@@ -106,7 +111,7 @@ class DeviceInfo:
         l1, l2 = cache_sizes()
         measured = stored(self.identity)
         units = CORES if UNITS_UNKNOWN in self.quirks else self.units
-        if self.record in cards():
+        if self.is_card:
             facts = gpu(self.record)
             units, l1, l2 = facts.units, facts.l1_bytes_per_unit, facts.l2_bytes
         if self.vector_bytes > 4:

@@ -17,6 +17,7 @@ from minigrad.codegen.machines.sources import counts, processors, stated
 from minigrad.engine.plan_store import plan_key
 from minigrad.errors import ConfigError
 from minigrad.runtime import opencl_devices
+from minigrad.runtime.opencl import OpenCL
 from minigrad.runtime.registry import get_device
 
 
@@ -27,8 +28,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(machine_measure, "MOST_BYTES", 4 << 20)
     monkeypatch.setattr(measured, "NAME", "machines")
     with config(cache_dir=tmp_path, verify=False, debug=0):
+        gpus.forget()
         forget()
         yield tmp_path
+    gpus.forget()
     forget()
 
 
@@ -117,6 +120,29 @@ def test_a_record_is_written_elsewhere_to_be_shared(cache: Path) -> None:
     path.rename(cache / "machines" / f"{own_name(target)}.toml")
     forget()
     assert machine(target).speed.plan_bytes == measured_of(target)["plan_bytes"]
+
+
+@needs_device("CL:pocl")
+def test_a_gpu_without_a_record_gets_one_by_its_driver(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here a processor's driver that is planned for as a GPU: of any kind, with its units."""
+    monkeypatch.setattr(machine_measure, "ITEMS", 8)
+    opened = get_device("CL:pocl")
+    assert isinstance(opened, OpenCL)
+    shown = replace(opened.target, vector_bytes=4, cpu="NVIDIA GeForce RTX 3070 (new)")
+    monkeypatch.setattr(opened, "target", shown)
+    assert main(["machine", "measure", "--seconds", "0.05", "--device", "CL:pocl"]) == 0
+    path = cache / "machines" / "gpus" / "nvidia-geforce-rtx-3070-new.toml"
+    found = tomllib.loads(path.read_text())
+    assert (found["like"], found["declared"]["units"]) == ("ampere", opened.info.units)
+    assert "dram_share_measured" not in found["speed"] and found["speed"]["dram_gbs_measured"] > 0
+    assert gpus.of_driver(shown.cpu) == path.stem and gpus.gpu(path.stem).warps_per_unit == 48
+    assert main(["machine", "measure", "--seconds", "0.05", "--device", "CL:pocl"]) == 0
+    assert tomllib.loads(path.read_text())["like"] == "ampere"
+    monkeypatch.setattr(opened, "target", replace(shown, cpu="NVIDIA GeForce RTX 3060"))
+    assert main(["machine", "measure", "--seconds", "0.05", "--device", "CL:pocl"]) == 0
+    found = tomllib.loads((path.parent / "rtx3060.toml").read_text())
+    assert found.keys() == {"speed"} and gpus.gpu("rtx3060").units == 28
+    assert gpus.gpu("rtx3060").dram_share_measured == found["speed"]["dram_share_measured"]
 
 
 @pytest.mark.parametrize("text, message", [

@@ -7,6 +7,7 @@ model of time, agreed on for a family, [speed] measured.
 """
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -136,12 +137,35 @@ def record(name: str) -> dict[str, Any]:
     path = _files().get(name)
     if path is None:
         raise ConfigError(f"[machine] expected one of {', '.join(records())}, got {name!r}")
-    own = table(path)
-    if unknown := own.keys() - {*SECTIONS, *_IDENTITY}:
-        raise ConfigError(f"[machine] expected {', '.join((*_IDENTITY, *SECTIONS))} in {path}, got {sorted(unknown)}")
+    own = _checked(path, table(path))
     below: dict[str, Any] = record(own["like"]) if "like" in own else {section: {} for section in SECTIONS}
     merged = {section: below[section] | own.get(section, {}) for section in SECTIONS}
     return below | {"names": ()} | own | merged
+
+
+def _checked(path: Path, own: dict[str, Any]) -> dict[str, Any]:
+    """A file's tables and keys, where it is a record. Raises ConfigError that names the file and what was expected."""
+    if unknown := own.keys() - {*SECTIONS, *_IDENTITY}:
+        raise ConfigError(f"[machine] expected {', '.join((*_IDENTITY, *SECTIONS))} in {path}, got {sorted(unknown)}")
+    like = own.get("like", GENERIC)
+    if not isinstance(like, str) or like not in _files() or (like == path.stem and "like" in own):
+        raise ConfigError(f"[machine] expected like in {path} to be another of {', '.join(records())}, got {like!r}")
+    for key in ("isa", "names"):
+        if not isinstance(own.get(key, []), list) or not all(isinstance(x, str) for x in own.get(key, [])):
+            raise ConfigError(f"[machine] expected {key} in {path} to be a list of texts, got {own[key]!r}")
+    for pattern in own.get("names", ()):
+        try:
+            re.compile(pattern)
+        except re.error as e:
+            raise ConfigError(f"[machine] expected names in {path} to be regular expressions, "
+                              f"got {pattern!r}: {e}") from None
+    for section in SECTIONS:
+        for fact, value in own.get(section, {}).items():
+            least = -math.inf if section == "costs" else 0  # a weight may be any number
+            if type(value) not in (int, float) or not least <= value < math.inf:
+                raise ConfigError(f"[machine] expected {fact} in {path} to be a number of at least {least}, "
+                                  f"got {value!r}")
+    return own
 
 
 def records() -> tuple[str, ...]:
@@ -168,9 +192,10 @@ def forget() -> None:
 
 @cache
 def cards() -> tuple[str, ...]:
-    """The names of the files of cards: those that no other is like and that are not a chip's or a family's."""
-    liked = {record(name).get("like") for name in records()}
-    return tuple(name for name in records() if name not in liked and name != GENERIC and not _own_isa(name))
+    """The names of the files of cards: those that are like a chip or family with a compiler's name, and all of the
+    user's own."""
+    return tuple(name for name in records()
+                 if not _own_isa(name) and (record(name).get("isa") or name not in own_records()))
 
 
 def _own_isa(name: str) -> tuple[str, ...]:

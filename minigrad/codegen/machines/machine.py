@@ -18,7 +18,6 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from minigrad.codegen.machines import gpus
 from minigrad.codegen.machines.measured import file_name, folder, speed
 from minigrad.errors import InternalError
 from minigrad.target import Target
@@ -163,26 +162,23 @@ def machine(target: Target) -> Machine:
 
 @lru_cache(maxsize=256)
 def measured_of(target: Target) -> dict[str, Any]:
-    """The facts of [speed] that were measured of the machine that a target runs on."""
-    if not folder(target.is_gpu).is_dir():
+    """The facts of [speed] that were measured of the processor that a target runs on; none of a GPU: `gpus.py` has
+    those, and no plan depends on them."""
+    if target.is_gpu or not folder().is_dir():
         return {}
-    found = speed(own_name(target), target.is_gpu)
+    found = speed(own_name(target))
     return {f.name: found[f.name] for f in fields(Speed) if f.name in found}
 
 
 def forget() -> None:
-    """Reads all files anew from now on, those of GPUs too: one was written."""
-    gpus.forget()
+    """Reads all files anew from now on."""
     for kept in (machine, measured_of, facts, speed, _processors):
         kept.cache_clear()
 
 
 def own_name(target: Target) -> str:
-    """The name of a record of what a target runs on: LLVM's of a processor, a card's, or one made of the driver's."""
-    if target.language == "llvm":
-        return file_name(target.host or target.cpu)
-    card = gpus.of_driver(target.cpu) if target.is_gpu else ""
-    return card if card in gpus.cards() else file_name(target.cpu)
+    """The name of a record of the processor that a target runs on: LLVM's, or one made of the driver's."""
+    return file_name(target.host or target.cpu) if target.language == "llvm" else file_name(target.cpu)
 
 
 def file_of(processor: str, target: Target) -> str:

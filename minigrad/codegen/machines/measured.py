@@ -1,4 +1,4 @@
-"""What was measured on this user's machines: files of `<cache folder>/machines`, of GPUs in `gpus` below it.
+"""Records that a user measured: files of `<cache folder>/machines`, of GPUs in `gpus` below it.
 
 `python -m minigrad machine measure` writes them. Of a file whose name a record of the package has, and of every
 processor's, [speed] alone is used, which decides nothing that rounds. Facts that this version does not know are passed
@@ -20,7 +20,7 @@ NAME = "machines"
 
 
 def folder(of_gpus: bool = False) -> Path:
-    """Where a user's records are, whether or not there are any."""
+    """The folder of a user's records, which need not be there."""
     return Path(current().cache_dir) / NAME / ("gpus" if of_gpus else "")
 
 

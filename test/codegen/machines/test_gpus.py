@@ -85,6 +85,9 @@ def test_a_new_card_is_a_file(folder: Path) -> None:
                                         "units = 50  # AMD: specification of the card\n")
     assert "rx9999" in cards() and gpu("rx9999").units == 50 and of_driver("AMD Radeon RX 9999") == "rx9999"
     assert gpu("rx9999").register_granule == 16
+    (folder / "rx9999-oc.toml").write_text('like = "rx9999"\n[declared]\nclock_mhz = 3000\n')
+    gpus.forget()
+    assert {"rx9999", "rx9999-oc"} <= {*cards()} and gpu("rx9999-oc").units == 50
 
 
 @pytest.mark.parametrize("text, message", [
@@ -92,6 +95,11 @@ def test_a_new_card_is_a_file(folder: Path) -> None:
     ('like = "ampere"\nname = "x"\n[speed]\nunits = 3', "in [speed] of wrong.toml, got ['units']"),
     ('like = "ampere"\nname = "x"\n[speeds]\n', "got ['speeds']"),
     ('name = "x"\nvendor = ""\n[declared]\nunits = 3', "'wave'"),
+    ('like = "wrong"', "to be another of"), ('like = "ampre"', "got 'ampre'"), ("like = 3", "got 3"),
+    ('like = "ampere"\nnames = "RTX"', "to be a list of texts, got 'RTX'"),
+    ('like = "ampere"\nnames = ["RTX("]', "to be regular expressions, got 'RTX('"),
+    ('like = "ampere"\n[declared]\nunits = "3"', "number of at least 0, got '3'"),
+    ('like = "ampere"\n[costs]\nlaunch = nan', "expected launch in"), ('like = "ampere', "expected TOML"),
 ])
 def test_a_wrong_file_is_refused(text: str, message: str, folder: Path) -> None:
     (folder / "wrong.toml").write_text(text)
