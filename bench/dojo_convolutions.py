@@ -2,8 +2,9 @@
 
 Weights besides those of products: a factor of the work of `direct`, `igemm`, `gemm`, `winograd`, `fft` over a plain
 product's; of streams that transforms add, `transform` of Winograd's, `spectrum` of Fourier's; `column`, microseconds of
-unfolding an image; `batched`, a product of all images over that; `thin` and `thin_rate`, the time of a stream and the
-share of lanes for groups of few channels; `half`, the rate of halves over float32's.
+unfolding an image and of calling the library of products; `batched`, a product of all images over that; `thin` and `thin_rate`, the time of a stream and the
+share of lanes for groups of few channels; `strided`, the factor of direct ones with strides; `filters`, microseconds of
+Winograd's filters; `half`, the rate of halves over float32's.
 """
 from __future__ import annotations
 
@@ -69,16 +70,17 @@ class Convolution:
         return np.maximum(self.stream * self.w["thin"], 2 * work / lanes) + self.launch
 
     def direct(self) -> Any:
-        tiled = self.igemm("direct")
+        tiled = self.igemm("direct") * np.where((self.stride > 1) & (self.taps > 1), self.w["strided"], 1.0)
         return np.where(self.groups > 1, np.minimum(tiled, self.depthwise()), tiled)
 
     def gemm(self) -> Any:
         """Products of unfolded images, one after the other; of 1 x 1 filters all at once where that is faster."""
-        one = self.images * self.product("gemm", self.columns, self.depth(), self.groups)
+        column = self.w["column"] * 1e-6
+        one = self.images * (self.product("gemm", self.columns, self.depth(), self.groups) + column)
         plain = (self.taps == 1) & (self.stride == 1)
         all_ = self.product("gemm", self.columns, self.depth(), self.groups * self.images) * self.w["batched"]
-        unfolded = self.seconds(2 * self.channels * self.taps * self.pixels * self.size) + self.w["column"] * 1e-6
-        return np.where(plain, np.minimum(one, all_), one + self.images * unfolded)
+        unfolded = self.seconds(2 * self.channels * self.taps * self.pixels * self.size)
+        return np.where(plain, np.minimum(one, all_ + column), one + self.images * unfolded)
 
     def winograd(self) -> Any:
         """16 products for tiles of 2 x 2 outputs; filters are cut into 3 x 3, for strides in two."""
@@ -89,7 +91,8 @@ class Convolution:
         points = (WINOGRAD + FILTER - 1) ** 2
         # its operands stay in the unit
         t = self.product("winograd", tiles, self.inner * cuts, self.groups * points, points / 4)
-        return np.maximum(t, self.stream + self.launch) + self.w["transform"] * self.stream
+        prepared = self.w["transform"] * self.stream + self.w["filters"] * 1e-6
+        return np.maximum(t, self.stream + self.launch) + prepared
 
     def fft(self) -> Any:
         side = np.exp2(np.ceil(np.log2(np.maximum(self.height + self.r, self.width + self.s))))
