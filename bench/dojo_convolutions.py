@@ -1,10 +1,10 @@
 """Times of convolutions of libraries, by their algorithms, each a product in the end.
 
 Weights besides those of products: a factor of the work of `direct`, `igemm`, `gemm`, `winograd`, `fft` over a plain
-product's; of streams that transforms add, `transform` of Winograd's, `spectrum` of Fourier's; `column`, microseconds of
-unfolding an image and of calling the library of products; `batched`, a product of all images over that; `thin` and `thin_rate`, the time of a stream and the
-share of lanes for groups of few channels; `strided`, the factor of direct ones with strides; `filters`, microseconds of
-Winograd's filters; `half`, the rate of halves over float32's.
+product's; of streams that transforms add, `transform` of Winograd's, `spectrum` of Fourier's; `column`, microseconds
+of unfolding an image and of calling the library of products; `batched`, a product of all images over that; `thin` and
+`thin_rate`, the time of a stream and the share of lanes for groups of few channels; `strided`, the factor of direct
+ones with strides; `filters`, microseconds of Winograd's filters; `half`, the rate of halves over float32's.
 """
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def xgemm(c: Mapping[str, Any], gpu: Gpu, costs: Mapping[str, float]) -> Counts:
     passes_b = np.maximum(1, height * costs["broadcast"]) * np.maximum(1, BANKS / across * columns / BANKS)
     copies = (c["SA"] * c["MWG"] / width * np.maximum(width, c["MWG"] / c["MDIMA"])
               + c["SB"] * c["NWG"] / height * np.maximum(height, c["NWG"] / c["NDIMB"])) / BANKS
-    registers = 20 + rows * columns + rows + columns
+    registers = 16 + rows * columns + rows + columns
     spilled = np.maximum(0, registers - gpu.max_registers_per_item)
     groups = (size / c["MWG"]) * (size / c["NWG"])
     return Counts(groups, c["MDIMC"] * c["NDIMC"] * 1.0, fma=rows * columns * size, loads=(loads_a + loads_b) * size,
