@@ -37,7 +37,7 @@ class Convolution:
         self.back, self.size, self.rate = back, size, rate
         strides = of("stride_h"), of("stride_w")
         self.stride = strides[0] * strides[1]
-        self.met = np.minimum(strides[0], self.r) * np.minimum(strides[1], self.s)  # products by zero in the gradient
+        self.met = np.minimum(strides[0], self.r) * np.minimum(strides[1], self.s)  # phases of the gradient with a tap
         self.out_height = np.maximum(1, np.floor((self.height + 2 * of("pad_h", 0) - of("dil_h") * (self.r - 1) - 1)
                                                  / strides[0]) + 1)
         self.out_width = np.maximum(1, np.floor((self.width + 2 * of("pad_w", 0) - of("dil_w") * (self.s - 1) - 1)
@@ -135,4 +135,5 @@ def conv2d_deepbench(c: Mapping[str, Any], gpu: Gpu, w: Mapping[str, float]) -> 
     there = Convolution(sizes, gpu, w, size, rate, back)
     lanes = Convolution(sizes, gpu, w, size, np.where(half, max(1.0, gpu.f16_vector_ratio), 1.0), back)
     small = (there.r == FILTER) & (there.s == FILTER) & (there.stride == 1)
-    return np.where(small, np.minimum(there.igemm(), lanes.winograd()), there.igemm())
+    product = np.where(there.rows < MATRIX, np.minimum(there.igemm(), lanes.depthwise()), there.igemm())
+    return np.where(small, np.minimum(product, lanes.winograd()), product)
