@@ -81,12 +81,15 @@ def _spilled(c: Mapping[str, Any], gpu: Gpu, distinct: Any, columns: Any, edges:
     by, tx, ty, local = c["block_size_y"], c["tile_size_x"], c["tile_size_y"], c.get("use_shmem", 1)
     tiles = tx * ty
     most = min(gpu.register_bytes_per_unit / 4 / 1024 * gpu.units_together, gpu.max_registers_per_item)
-    apart = np.where(rolled, (by < UNROLLED) & (ty > 1), edges & ((tiles > 1) | (local == 0)))
-    addresses = np.where((local == 0) & (c["read_only"] == 0) & (tx > 1), 3, 1)  # of values two tiles apart, two words
+    cached = local == 0
+    again = np.where(cached | (ty == 1), 0, np.maximum(0, 1.25 * (1 - by / UNROLLED)))  # rows that a rolled block shares
+    apart = edges & cached | np.where(rolled, again > 0, edges & (tiles > 1))
+    addresses = np.where(cached & (c["read_only"] == 0) & (tx > 1), 3, 1)  # with that of a value, of two words
     together = np.where(rolled, 0, _live_rows(by, ty, TAPS) * columns * addresses)
-    held = np.where(apart, distinct * np.where(local == 0, 2, 1), together) + tiles + 8
+    held = np.where(apart, distinct * np.where(cached, 3, 1), together) + tiles + 8
     over = np.maximum(0, held - most)
-    return np.minimum(held, most), over, np.where(apart, 0.7 * TAPS * TAPS * tiles * over / held, over)
+    return np.minimum(held, most), over, np.where(
+        apart, 0.7 * TAPS * TAPS * tiles * over / held * np.where(rolled & ~(edges & cached), again, 1.0), over)
 
 
 @lru_cache(maxsize=4096)
