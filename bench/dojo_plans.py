@@ -40,6 +40,7 @@ def xgemm(c: Mapping[str, Any], gpu: Gpu, costs: Mapping[str, float]) -> Counts:
 
 
 TAPS, IMAGE = 15, 4096
+TEXTURE = 3.5  # passes of a load through the read-only cache, over those of another
 UNROLLED = 5  # rows of taps of a loop that is too long to be unrolled whole
 
 
@@ -61,14 +62,15 @@ def filter_15x15(c: Mapping[str, Any], gpu: Gpu, costs: Mapping[str, float]) -> 
         held, over, words = _spilled(c, gpu, distinct, columns, edges, rolled)
         at_once = gpu.units * resident(Counts(groups, items, registers=held, local=local * 4 * width * height), gpu)
         words = words * (1 - costs["kept"] * np.minimum(1, gpu.l3_bytes / np.maximum(over * 4 * items * at_once, 1)))
-    elif "use_shmem" in c:  # loads through the read-only cache are made early, and their values held
+        turns = np.float64(1)
+    else:  # loads through the read-only cache are made early, and their values held
         early = (c["read_only"] == 1) & (local == 0)
-        held = held + np.where(early, _live_rows(by, ty, rows), 0) * columns
-        words = np.maximum(0, held - gpu.max_registers_per_item)
+        held = held + np.where(early & ~edges, _live_rows(by, ty, rows), 0) * columns
+        words, turns = np.maximum(0, held - gpu.max_registers_per_item), np.where(early, TEXTURE, 1.0)
     pitch = width + np.where((c["use_padding"] == 1) & (bx % BANKS != 0), (bx - width) % BANKS, 0)
     steps = local * np.ceil(width / bx) * np.ceil(height / by)
     return Counts(groups, items, fma=fma, loads=loads + 2 * steps,
-                  passes=loads * _conflicts(bx, pitch) * max(1, gpu.wave // BANKS), cached=4 * width * height,
+                  passes=loads * _conflicts(bx, pitch) * max(1, gpu.wave // BANKS) * turns, cached=4 * width * height,
                   memory=2 * 4 * IMAGE * IMAGE + 8 * costs["spilled"] * words * items * groups, waits=steps,
                   registers=np.minimum(held, gpu.max_registers_per_item), local=local * 4 * width * height)
 
@@ -82,7 +84,7 @@ def _spilled(c: Mapping[str, Any], gpu: Gpu, distinct: Any, columns: Any, edges:
     tiles = tx * ty
     most = min(gpu.register_bytes_per_unit / 4 / 1024 * gpu.units_together, gpu.max_registers_per_item)
     cached = local == 0
-    again = np.where(cached | (ty == 1), 0, np.maximum(0, 1.25 * (1 - by / UNROLLED)))  # rows that a rolled block shares
+    again = np.where(cached | (ty == 1), 0, np.maximum(0, 1.25 * (1 - by / UNROLLED)))  # shared rows, rolled
     apart = edges & cached | np.where(rolled, again > 0, edges & (tiles > 1))
     addresses = np.where(cached & (c["read_only"] == 0) & (tx > 1), 3, 1)  # with that of a value, of two words
     together = np.where(rolled, 0, _live_rows(by, ty, TAPS) * columns * addresses)
