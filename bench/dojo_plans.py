@@ -41,6 +41,7 @@ def xgemm(c: Mapping[str, Any], gpu: Gpu, costs: Mapping[str, float]) -> Counts:
 
 TAPS, IMAGE = 15, 4096
 TEXTURE = 3.5  # passes of a load through the read-only cache, over those of another
+NOT_READ_AGAIN = 0.03  # share of values that a long loop spills rather than reads again
 UNROLLED = 5  # rows of taps of a loop that is too long to be unrolled whole
 
 
@@ -53,20 +54,23 @@ def filter_15x15(c: Mapping[str, Any], gpu: Gpu, costs: Mapping[str, float]) -> 
     columns = np.where(bx < TAPS, (tx - 1) * bx + TAPS, TAPS * tx)  # distinct ones that an item reads
     width, height = bx * tx + TAPS - 1, by * ty + TAPS - 1  # of what a group reads
     fma = TAPS * TAPS * tiles
-    rolled = tiles > (8 if gpu.wave == 64 else 9)
+    amd = gpu.vendor == "AMD"
+    rolled = tiles > (22 if not amd else 8 if gpu.wave == 64 else 9)
     rows = np.where(rolled, UNROLLED, TAPS)
     distinct = columns * np.where(by < rows, (ty - 1) * by + rows, rows * ty)  # values of a block of unrolled rows
     loads = np.where(edges & (local == 0), fma, np.minimum(distinct * TAPS / rows, fma))
     held, words = 24.0 + tiles, np.float64(0)
-    if gpu.vendor == "AMD":
+    if amd:
         held, over, words = _spilled(c, gpu, distinct, columns, edges, rolled)
         at_once = gpu.units * resident(Counts(groups, items, registers=held, local=local * 4 * width * height), gpu)
         words = words * (1 - costs["kept"] * np.minimum(1, gpu.l3_bytes / np.maximum(over * 4 * items * at_once, 1)))
         turns = np.float64(1)
     else:  # loads through the read-only cache are made early, and their values held
         early = (c["read_only"] == 1) & (local == 0)
-        held = held + np.where(early & ~edges, _live_rows(by, ty, rows), 0) * columns
-        words, turns = np.maximum(0, held - gpu.max_registers_per_item), np.where(early, TEXTURE, 1.0)
+        long = (tiles > 12) & ~rolled
+        held = held + np.where(early & ~edges | long, _live_rows(by, ty, rows), 0) * columns
+        words = np.maximum(0, held - gpu.max_registers_per_item) * np.where(early & ~edges, 1.0, NOT_READ_AGAIN)
+        turns = np.where(early, TEXTURE, 1.0)
     pitch = width + np.where((c["use_padding"] == 1) & (bx % BANKS != 0), (bx - width) % BANKS, 0)
     steps = local * np.ceil(width / bx) * np.ceil(height / by)
     return Counts(groups, items, fma=fma, loads=loads + 2 * steps,
