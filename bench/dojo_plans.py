@@ -64,7 +64,7 @@ def filter_15x15(c: Mapping[str, Any], gpu: Gpu, costs: Mapping[str, float]) -> 
         held, over, words = _spilled(c, gpu, distinct, columns, edges, rolled)
         at_once = gpu.units * resident(Counts(groups, items, registers=held, local=local * 4 * width * height), gpu)
         words = words * (1 - costs["kept"] * np.minimum(1, gpu.l3_bytes / np.maximum(over * 4 * items * at_once, 1)))
-        turns = np.float64(1)
+        turns: Any = 1.0
     else:  # loads through the read-only cache are made early, and their values held
         early = (c["read_only"] == 1) & (local == 0)
         long = (tiles > 12) & ~rolled
