@@ -1,9 +1,10 @@
 """Times of convolutions of libraries, by their algorithms, each a product in the end.
 
 Weights besides those of products: a factor of the work of `direct`, `igemm`, `gemm`, `winograd`, `fft` over a plain
-product's; of streams that transforms add, `transform` of Winograd's, `spectrum` of Fourier's; `column`, microseconds of
-unfolding an image; `batched`, a product of all images over that; `thin` and `thin_rate`, the time of a stream and the
-share of lanes for groups of few channels; `half`, the rate of halves over float32's.
+product's; of streams that transforms add, `transform` of Winograd's, `spectrum` of Fourier's; `column`, microseconds
+of unfolding an image and of calling the library of products; `batched`, a product of all images over that; `thin` and
+`thin_rate`, the time of a stream and the share of lanes for groups of few channels; `strided`, the factor of direct
+ones with strides; `filters`, microseconds of Winograd's filters; `half`, the rate of halves over float32's.
 """
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ OPTIONS = tuple(np.array([(*tile, parts) for tile in (
     (128, 128, 256), (128, 64, 256), (64, 128, 256), (64, 64, 256), (64, 32, 128), (32, 64, 128), (32, 32, 64),
     (16, 64, 64)) for parts in (1, 4, 16)], float).T)
 WINOGRAD, FILTER = 2, 3  # outputs and taps of a side of its tiles
+MATRIX = 8  # channels that matrix units take at once
 
 
 class Convolution:
@@ -35,7 +37,7 @@ class Convolution:
         self.back, self.size, self.rate = back, size, rate
         strides = of("stride_h"), of("stride_w")
         self.stride = strides[0] * strides[1]
-        self.met = np.minimum(strides[0], self.r) * np.minimum(strides[1], self.s)  # products by zero in the gradient
+        self.met = np.minimum(strides[0], self.r) * np.minimum(strides[1], self.s)  # phases of the gradient with a tap
         self.out_height = np.maximum(1, np.floor((self.height + 2 * of("pad_h", 0) - of("dil_h") * (self.r - 1) - 1)
                                                  / strides[0]) + 1)
         self.out_width = np.maximum(1, np.floor((self.width + 2 * of("pad_w", 0) - of("dil_w") * (self.s - 1) - 1)
@@ -68,16 +70,17 @@ class Convolution:
         return np.maximum(self.stream * self.w["thin"], 2 * work / lanes) + self.launch
 
     def direct(self) -> Any:
-        tiled = self.igemm("direct")
+        tiled = self.igemm("direct") * np.where((self.stride > 1) & (self.taps > 1), self.w["strided"], 1.0)
         return np.where(self.groups > 1, np.minimum(tiled, self.depthwise()), tiled)
 
     def gemm(self) -> Any:
         """Products of unfolded images, one after the other; of 1 x 1 filters all at once where that is faster."""
-        one = self.images * self.product("gemm", self.columns, self.depth(), self.groups)
+        column = self.w["column"] * 1e-6
+        one = self.images * (self.product("gemm", self.columns, self.depth(), self.groups) + column)
         plain = (self.taps == 1) & (self.stride == 1)
         all_ = self.product("gemm", self.columns, self.depth(), self.groups * self.images) * self.w["batched"]
-        unfolded = self.seconds(2 * self.channels * self.taps * self.pixels * self.size) + self.w["column"] * 1e-6
-        return np.where(plain, np.minimum(one, all_), one + self.images * unfolded)
+        unfolded = self.seconds(2 * self.channels * self.taps * self.pixels * self.size)
+        return np.where(plain, np.minimum(one, all_ + column), one + self.images * unfolded)
 
     def winograd(self) -> Any:
         """16 products for tiles of 2 x 2 outputs; filters are cut into 3 x 3, for strides in two."""
@@ -88,7 +91,8 @@ class Convolution:
         points = (WINOGRAD + FILTER - 1) ** 2
         # its operands stay in the unit
         t = self.product("winograd", tiles, self.inner * cuts, self.groups * points, points / 4)
-        return np.maximum(t, self.stream + self.launch) + self.w["transform"] * self.stream
+        prepared = self.w["transform"] * self.stream + self.w["filters"] * 1e-6
+        return np.maximum(t, self.stream + self.launch) + prepared
 
     def fft(self) -> Any:
         side = np.exp2(np.ceil(np.log2(np.maximum(self.height + self.r, self.width + self.s))))
@@ -124,8 +128,12 @@ def conv2d_tvm(c: Mapping[str, Any], gpu: Gpu, w: Mapping[str, float]) -> Any:
 def conv2d_deepbench(c: Mapping[str, Any], gpu: Gpu, w: Mapping[str, float]) -> Any:
     """The faster of an implicit product and, for 3 x 3 filters, Winograd's."""
     half = np.asarray(c["dtype"]) == "f16"
+    whole = (np.asarray(c["c"]) % MATRIX == 0) & (np.asarray(c["k"]) % MATRIX == 0)
     sizes = {**c, "r": c["filter_h"], "s": c["filter_w"]}
-    there = Convolution(sizes, gpu, w, np.where(half, 2.0, 4.0), rate_of(c["dtype"], gpu, w),
-                        np.asarray(c["direction"]) == "B")
+    rate = np.where(whole, rate_of(c["dtype"], gpu, w), 1.0)
+    size, back = np.where(half, 2.0, 4.0), np.asarray(c["direction"]) == "B"
+    there = Convolution(sizes, gpu, w, size, rate, back)
+    lanes = Convolution(sizes, gpu, w, size, np.where(half, max(1.0, gpu.f16_vector_ratio), 1.0), back)
     small = (there.r == FILTER) & (there.s == FILTER) & (there.stride == 1)
-    return np.where(small, np.minimum(there.igemm(), there.winograd()), there.igemm())
+    product = np.where(there.rows < MATRIX, np.minimum(there.igemm(), lanes.depthwise()), there.igemm())
+    return np.where(small, np.minimum(product, lanes.winograd()), product)

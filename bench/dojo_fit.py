@@ -21,6 +21,8 @@ BOUNDS = {"matrix": (0.2, 1.0), "second": (0.0, 1.0), "direct": (1.0, 9.0), "ige
           "winograd": (1.0, 9.0), "fft": (1.0, 9.0), "kept": (0.0, 0.9), "overlap": (0.0, 3.0), "spectrum": (0.1, 9.0),
           "half": (1.0, 2.0), "last": (0.5, 40.0), "again": (0.1, 500.0), "edge": (0.02, 100.0), "wait": (1.0, 5000.0),
           "load": (0.2, 20.0), "loop": (0.1, 500.0), "launch": (0.5, 500.0), "transform": (0.01, 20.0)}
+GIVEN = ("slots",)
+"""Facts, which are not fitted."""
 HUBER, STEP = 0.3, 0.01
 
 
@@ -45,7 +47,8 @@ class Rows:
         return (1 + fast) / len(m)
 
     def predicted(self, weights: dojo.Weights) -> np.ndarray:
-        return dojo.predicted(self.gpu, self.table, self.columns, weights)
+        given = dojo.weights_of(self.table, self.gpu)
+        return dojo.predicted(self.gpu, self.table, self.columns, {**given, **weights})
 
     def scores(self, weights: dojo.Weights) -> dict[str, float]:
         guess = self.predicted(weights)
@@ -96,7 +99,7 @@ def report(folder: Path, table: str, sample: int) -> int:
     parts = [Rows(name, path, device, dojo.card(facts[device]), columns, measured)
              for name, path in dojo.tables(folder, wanted) for device, columns, measured in dojo.rows(path, sample)]
     for key, own in _by_weights(parts).items():
-        start = dojo.weights_of(own[0].table, own[0].gpu)
+        start = {k: v for k, v in dojo.weights_of(own[0].table, own[0].gpu).items() if k not in GIVEN}
         weights = fit(own, start)
         print(f"[{table}.\"{key}\"]", *(f"{name} = {value:.3g}" for name, value in weights.items()), sep="\n")
         for p in own:

@@ -29,7 +29,7 @@ def xgemm(c: Mapping[str, Any], gpu: Gpu, costs: Mapping[str, float]) -> Counts:
     passes_b = np.maximum(1, height * costs["broadcast"]) * np.maximum(1, BANKS / across * columns / BANKS)
     copies = (c["SA"] * c["MWG"] / width * np.maximum(width, c["MWG"] / c["MDIMA"])
               + c["SB"] * c["NWG"] / height * np.maximum(height, c["NWG"] / c["NDIMB"])) / BANKS
-    registers = 20 + rows * columns + rows + columns
+    registers = 16 + rows * columns + rows + columns
     spilled = np.maximum(0, registers - gpu.max_registers_per_item)
     groups = (size / c["MWG"]) * (size / c["NWG"])
     return Counts(groups, c["MDIMC"] * c["NDIMC"] * 1.0, fma=rows * columns * size, loads=(loads_a + loads_b) * size,
@@ -40,6 +40,8 @@ def xgemm(c: Mapping[str, Any], gpu: Gpu, costs: Mapping[str, float]) -> Counts:
 
 
 TAPS, IMAGE = 15, 4096
+TEXTURE = 3.5  # passes of a load through the read-only cache, over those of another
+NOT_READ_AGAIN = 0.03  # share of values that a long loop spills rather than reads again
 UNROLLED = 5  # rows of taps of a loop that is too long to be unrolled whole
 
 
@@ -52,23 +54,27 @@ def filter_15x15(c: Mapping[str, Any], gpu: Gpu, costs: Mapping[str, float]) -> 
     columns = np.where(bx < TAPS, (tx - 1) * bx + TAPS, TAPS * tx)  # distinct ones that an item reads
     width, height = bx * tx + TAPS - 1, by * ty + TAPS - 1  # of what a group reads
     fma = TAPS * TAPS * tiles
-    rolled = tiles > (8 if gpu.wave == 64 else 9)
+    amd = gpu.vendor == "AMD"
+    rolled = tiles > (22 if not amd else 8 if gpu.wave == 64 else 9)
     rows = np.where(rolled, UNROLLED, TAPS)
     distinct = columns * np.where(by < rows, (ty - 1) * by + rows, rows * ty)  # values of a block of unrolled rows
     loads = np.where(edges & (local == 0), fma, np.minimum(distinct * TAPS / rows, fma))
     held, words = 24.0 + tiles, np.float64(0)
-    if gpu.vendor == "AMD":
+    if amd:
         held, over, words = _spilled(c, gpu, distinct, columns, edges, rolled)
         at_once = gpu.units * resident(Counts(groups, items, registers=held, local=local * 4 * width * height), gpu)
         words = words * (1 - costs["kept"] * np.minimum(1, gpu.l3_bytes / np.maximum(over * 4 * items * at_once, 1)))
-    elif "use_shmem" in c:  # loads through the read-only cache are made early, and their values held
+        turns: Any = 1.0
+    else:  # loads through the read-only cache are made early, and their values held
         early = (c["read_only"] == 1) & (local == 0)
-        held = held + np.where(early, _live_rows(by, ty, rows), 0) * columns
-        words = np.maximum(0, held - gpu.max_registers_per_item)
+        long = (tiles > 12) & ~rolled
+        held = held + np.where(early & ~edges | long, _live_rows(by, ty, rows), 0) * columns
+        words = np.maximum(0, held - gpu.max_registers_per_item) * np.where(early & ~edges, 1.0, NOT_READ_AGAIN)
+        turns = np.where(early, TEXTURE, 1.0)
     pitch = width + np.where((c["use_padding"] == 1) & (bx % BANKS != 0), (bx - width) % BANKS, 0)
     steps = local * np.ceil(width / bx) * np.ceil(height / by)
     return Counts(groups, items, fma=fma, loads=loads + 2 * steps,
-                  passes=loads * _conflicts(bx, pitch) * max(1, gpu.wave // BANKS), cached=4 * width * height,
+                  passes=loads * _conflicts(bx, pitch) * max(1, gpu.wave // BANKS) * turns, cached=4 * width * height,
                   memory=2 * 4 * IMAGE * IMAGE + 8 * costs["spilled"] * words * items * groups, waits=steps,
                   registers=np.minimum(held, gpu.max_registers_per_item), local=local * 4 * width * height)
 
@@ -81,12 +87,15 @@ def _spilled(c: Mapping[str, Any], gpu: Gpu, distinct: Any, columns: Any, edges:
     by, tx, ty, local = c["block_size_y"], c["tile_size_x"], c["tile_size_y"], c.get("use_shmem", 1)
     tiles = tx * ty
     most = min(gpu.register_bytes_per_unit / 4 / 1024 * gpu.units_together, gpu.max_registers_per_item)
-    apart = np.where(rolled, (by < UNROLLED) & (ty > 1), edges & ((tiles > 1) | (local == 0)))
-    addresses = np.where((local == 0) & (c["read_only"] == 0) & (tx > 1), 3, 1)  # of values two tiles apart, two words
+    cached = local == 0
+    again = np.where(cached | (ty == 1), 0, np.maximum(0, 1.25 * (1 - by / UNROLLED)))  # shared rows, rolled
+    apart = edges & cached | np.where(rolled, again > 0, edges & (tiles > 1))
+    addresses = np.where(cached & (c["read_only"] == 0) & (tx > 1), 3, 1)  # with that of a value, of two words
     together = np.where(rolled, 0, _live_rows(by, ty, TAPS) * columns * addresses)
-    held = np.where(apart, distinct * np.where(local == 0, 2, 1), together) + tiles + 8
+    held = np.where(apart, distinct * np.where(cached, 3, 1), together) + tiles + 8
     over = np.maximum(0, held - most)
-    return np.minimum(held, most), over, np.where(apart, 0.7 * TAPS * TAPS * tiles * over / held, over)
+    return np.minimum(held, most), over, np.where(
+        apart, 0.7 * TAPS * TAPS * tiles * over / held * np.where(rolled & ~(edges & cached), again, 1.0), over)
 
 
 @lru_cache(maxsize=4096)

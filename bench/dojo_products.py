@@ -49,7 +49,8 @@ def product(gpu: Gpu, w: Mapping[str, float], m: Any, n: Any, k: Any, batch: Any
     last = max(gpu.l2_bytes, gpu.l3_bytes)
     reads = once + (again - once) * (1 - np.minimum(1, last / (once * size)))
     memory = batch * ((reads + m * n) * size + np.where(parts > 1, 4.0 * m * n * (parts + 1), 0.0))
-    counts = replace(counts, memory=memory)
+    kept = costs_of(gpu)["kept"] * np.minimum(1, gpu.l3_bytes / memory)  # in a cache of memory, from launch to launch
+    counts = replace(counts, memory=memory * (1 - kept))
     extra = np.where(parts > 1, w["again"] * 1e-6, 0.0) + w["launch"] * 1e-6
     costs = {**w, "load": 0, "port": 0, "copy": 0, "slots": costs_of(gpu)["slots"]}  # edge stands for these
     return predict(counts, gpu, costs, extra).seconds.min(0)
@@ -61,7 +62,7 @@ def rate_of(dtype: Any, gpu: Gpu, w: Mapping[str, float]) -> Any:
     # AMD's libraries use the float32 matrix units of its servers' cards
     single = float(gpu.f32_per_lane) if gpu.vendor == "AMD" and gpu.wave == 64 else 1.0
     half = matrix or max(1.0, gpu.f16_vector_ratio)
-    mixed = matrix or w["mixed"]
+    mixed = matrix or min(half, w["mixed"])
     kind = np.asarray(dtype)
     return np.where(kind == "f32", single, np.where(kind == "f16", half, mixed))
 

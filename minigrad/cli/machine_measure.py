@@ -9,7 +9,6 @@ import numpy as np
 from minigrad.cli.device_check import best, launch_us
 from minigrad.codegen.ir.text import parse_function
 from minigrad.codegen.machines.gpus import cards, gpu, of_driver, own_records
-from minigrad.codegen.machines.machine import machine
 from minigrad.codegen.passes import render
 from minigrad.runtime.caches import cache_sizes, last_level
 from minigrad.runtime.device import Device, Launch
@@ -61,21 +60,15 @@ def measure(device: Device, seconds: float) -> list[Measurement]:
         found += [Measurement(f"{level.name}_gbs_measured", gbs, f"{_size(level.together)} read again and again"),
                   Measurement(f"{level.name}_latency_ns_measured", ns, f"random lines of {_size(level.chain)}")]
     found.append(Measurement("launch_us_measured", launch_us(device, each), "in a row of launches"))
-    return found + _of_estimates({m.fact: m.value for m in found}, target)
+    return found + _share({m.fact: m.value for m in found}, target)
 
 
-def _of_estimates(found: dict[str, float], target: Target) -> list[Measurement]:
-    """Facts that other facts or records are needed for: a GPU's share of its bandwidth, and what estimates of plans
-    count in cycles, whose length the latency of a multiply-add tells."""
-    if target.is_gpu:
-        card = of_driver(target.cpu)
-        if card not in cards() or card not in own_records():
-            return []  # of which the specification is not known
-        share = found["dram_gbs_measured"] / gpu(card).dram_gbs
-        return [Measurement("dram_share_measured", share, "of the specification")]
-    cycles = machine(target).declared.fma_latency / found["fma_latency_ns_measured"]  # in a nanosecond
-    return [Measurement("plan_bytes", found["dram_gbs_measured"] / target.units / cycles,
-                        f"memory's, a core and cycle, {cycles:.2g} of which are a nanosecond")]
+def _share(found: dict[str, float], target: Target) -> list[Measurement]:
+    """The share of a GPU's bandwidth, where the specification of the card is known."""
+    card = of_driver(target.cpu) if target.is_gpu else ""
+    if card not in cards() or card not in own_records():
+        return []
+    return [Measurement("dram_share_measured", found["dram_gbs_measured"] / gpu(card).dram_gbs, "of the specification")]
 
 
 def levels(device: Device) -> list[Level]:

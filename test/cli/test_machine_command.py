@@ -115,11 +115,11 @@ def test_what_is_measured_is_used(device: str, cache: Path, capsys: pytest.Captu
 def test_a_record_is_written_elsewhere_to_be_shared(cache: Path) -> None:
     target, path = get_device("CPU").target, cache / "shared" / "mine.toml"
     assert main(["machine", "measure", "--seconds", "0.05", "--output", str(path)]) == 0
-    assert not measured_of(target) and "plan_bytes" in path.read_text()
+    assert not measured_of(target) and "dram_gbs_measured" in path.read_text()
     (cache / "machines").mkdir()
     path.rename(cache / "machines" / f"{own_name(target)}.toml")
     forget()
-    assert machine(target).speed.plan_bytes == measured_of(target)["plan_bytes"]
+    assert machine(target).speed.dram_gbs_measured == measured_of(target)["dram_gbs_measured"]
 
 
 @needs_device("CL:pocl")
@@ -147,9 +147,10 @@ def test_a_gpu_without_a_record_gets_one_by_its_driver(cache: Path, monkeypatch:
 
 @pytest.mark.parametrize("text, message", [
     ("speed = 3", r"expected \[speed\] to be a table of facts in .*, got 3"),
-    ("[speed]\nplan_bytes = ", "expected TOML in"),
-    ("[speed]\nplan_bytes = -1", r"expected plan_bytes in .* to be a number above 0, got -1"),
-    ("[speed]\nplan_bytes = 'fast'", "got 'fast'"), ("[speed]\nplan_bytes = nan", "got nan"), ("\xff", "expected TOML"),
+    ("[speed]\ndram_gbs_measured = ", "expected TOML in"),
+    ("[speed]\ndram_gbs_measured = -1", r"expected dram_gbs_measured in .* to be a number above 0, got -1"),
+    ("[speed]\ndram_gbs_measured = 'fast'", "got 'fast'"),
+    ("[speed]\ndram_gbs_measured = nan", "got nan"), ("\xff", "expected TOML"),
 ])
 def test_a_file_that_is_no_record_is_told(text: str, message: str, cache: Path) -> None:
     target = get_device("CPU").target
@@ -164,12 +165,12 @@ def test_facts_of_other_versions_and_sections_are_passed_over(cache: Path) -> No
     target = get_device("CPU").target
     (cache / "machines").mkdir()
     (cache / "machines" / f"{own_name(target)}.toml").write_text(
-        "[declared]\nfma_latency = 9\n[costs]\nloads = 9\n[speed]\nolder = 9\nplan_bytes = 9\n")
+        "[declared]\nfma_latency = 9\n[costs]\nloads = 9\n[speed]\nolder = 9\ndram_gbs_measured = 9\n")
     (cache / "machines" / "gpus").mkdir()
     (cache / "machines" / "gpus" / "rtx3060.toml").write_text(
         "[declared]\nunits = 9\n[speed]\nolder = 9\ndram_share_measured = 0.5\n")
     found, card = machine(target), gpus.gpu("rtx3060")
-    assert found.speed.plan_bytes == 9 and found.declared.fma_latency != 9 != found.costs.loads
+    assert found.speed.dram_gbs_measured == 9 and found.declared.fma_latency != 9 != found.costs.loads
     assert card.dram_share_measured == 0.5 and card.units == 28
     assert {f.file for f in stated("rtx3060") if f.name == "dram_share_measured"} == {"rtx3060"}
 

@@ -27,7 +27,7 @@ Everything may be arrays of numpy: of many candidates at once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,11 @@ def predict(counts: Counts, gpu: Gpu, costs: Mapping[str, float] | None = None, 
     terms = {name: most * cost * a_cycle for name, cost in of_group.items()}
     terms["waiting"] = (rounds + (rest > 0)) * wait * a_cycle
     return Prediction(seconds, terms | shared | {"launch": launch}, held, rounds + (rest > 0))
+
+
+def declared(gpu: Gpu) -> Gpu:
+    """The card without what was measured on it, by which plans are compared: what is chosen is the same everywhere."""
+    return replace(gpu, dram_share_measured=0.8, clock_share_measured=1.0)
 
 
 def resident(counts: Counts, gpu: Gpu) -> Number:

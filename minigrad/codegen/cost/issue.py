@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.codegen.cost.footprints import WORD, Moved, Shape
+from minigrad.codegen.cost.accesses import WORD, Moved, Shape
 from minigrad.codegen.cost.points import GROUP, LANE, Axis, Bound, Clause, Grid, in_waves, used_by
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Call, Function, If, Let, Loop, Stmt, Store, extent_of, group_size
 from minigrad.codegen.ir.walk import statements, values
@@ -38,12 +38,15 @@ ALWAYS: Paths = ((),)
 
 @dataclass(slots=True)
 class Work:
-    """Counts of what a launch does. Of a work-item: `fma`, multiply-adds of float32, `other` instructions and those for
-    addresses, loads and stores by their bytes (`widths`), loads that each wait for the one before (`waits`), barriers,
-    multiply-adds of matrix units (`matrix`). `passes` of 32 banks of a wave; `copies`, passes of a group into local
-    memory, of which it has `local` bytes. `local_loads` and `local_stores` are elements, executed in the whole launch.
-    `accumulators`, `operands` and `addresses` are words that an item has in registers, `private` bytes are in
-    memory."""
+    """Counts of what a launch does.
+
+    Of a work-item: `fma`, multiply-adds of float32, `other` instructions and those for addresses, loads and stores by
+    their bytes (`widths`), loads that each wait for the one before (`waits`), barriers, multiply-adds of matrix units
+    (`matrix`). `passes` of 32 banks of a wave, those among them of vectors that all lanes read (`broadcasts`);
+    `copies`, passes of a group into local memory, of which it has `local` bytes. `local_loads` and `local_stores` are
+    elements, executed in the whole launch. `accumulators`, `operands` and `addresses` are words that an item has in
+    registers, `private` bytes are in memory.
+    """
 
     groups: int
     items: int
@@ -54,6 +57,7 @@ class Work:
     widths: dict[int, float] = field(default_factory=dict)
     waits: float = 0.0
     passes: float = 0.0
+    broadcasts: float = 0.0
     copies: float = 0.0
     barriers: float = 0.0
     matrix: float = 0.0

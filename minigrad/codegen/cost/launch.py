@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from minigrad.codegen.cost.footprints import Moved
+from minigrad.codegen.cost.accesses import Moved
 from minigrad.codegen.cost.gpu import Counts, Prediction, between, costs_of, predict, resident
 from minigrad.codegen.cost.issue import Work
 from minigrad.codegen.cost.traffic import work_of
@@ -98,7 +98,8 @@ def counts_of(work: Work, gpu: Gpu, registers: int, spills: int = 0) -> Counts:
     cached = {name: _asked(m, work, gpu, held) for name, m in work.buffers.items()}
     memory = _memory(work, cached, gpu, held)
     memory += 8 * weights["spilled"] * spills * work.items * work.groups
-    return Counts(fma=work.fma + units, other=work.other + work.address, loads=work.loads, passes=work.passes,
+    passes = work.passes - (1 - weights["broadcast"]) * work.broadcasts
+    return Counts(fma=work.fma + units, other=work.other + work.address, loads=work.loads, passes=passes,
                   copies=work.copies, cached=sum(cached.values()), memory=memory, waits=work.waits, **made)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from minigrad.codegen.cost.footprints import LINE, WORD, Access, banks, measure_footprints, sectors_of, step_of
+from minigrad.codegen.cost.accesses import LINE, WORD, Access, banks, measure_footprints, sectors_of, step_of
 from minigrad.codegen.cost.issue import Around, Paths, Walk, Work
 from minigrad.codegen.cost.points import Clause, in_waves, used_by
 from minigrad.codegen.ir.nodes import Call, Function
@@ -64,9 +64,12 @@ class _Traffic(Walk):
         every = (*clauses, *wanted[0]) if len(wanted) == 1 else clauses
         access = Access(buffer, offset, every, dict(self.bound), name, trips)
         if buffer not in self.found.buffers:
-            passes = count * banks(access, width, itemsize, self.shape)
-            self.found.passes += passes if v is not None else 0.0
-            self.found.copies += passes * self.waves if v is None else 0.0
+            passes, shared = banks(access, width, itemsize, self.shape)
+            if v is None:
+                self.found.copies += count * passes * self.waves
+            else:
+                self.found.passes += count * passes
+                self.found.broadcasts += count * shared
         else:
             self.found.addresses += 2 * self.times([x for x in loops if x.unrolled]) / width
             self.move(access, count, size, total / max(self.times(self.path), 1) * self.times(loops))

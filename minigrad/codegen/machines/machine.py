@@ -24,7 +24,7 @@ from minigrad.target import Target
 
 FOLDER = Path(__file__).parent
 _GENERIC = {64: "generic-avx512", 32: "generic-avx2", 16: "generic-neon"}
-_SECTIONS = ("declared", "costs", "speed")
+_SECTIONS = ("declared", "costs", "plans", "speed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +114,8 @@ class Speed(Measured):
     lines, for products with a small number of rows, and `matrix_streams` rows of matrices. Bytes from what is read to
     what is prefetched: `ahead` of panels, `ahead_inner` of operands that are unpacked, `ahead_scales` of their scales.
     Panels are prefetched with `ahead_rows` rows or more where each step takes lines of them; with `enough_sums` in
-    flight multiply-adds are busy, and loads beside them few. Estimates of plans (`plans.py`) count, in cycles,
-    `plan_loop` for an iteration besides its body, `plan_tile` for a tile's start and end, `plan_across` for joining a
-    vector's lanes where others are joined meanwhile; and `plan_bytes` bytes in a cycle from beyond the second-level
-    cache. What `python -m minigrad machine measure` found (`Measured`) is shown and decides nothing.
+    flight multiply-adds are busy, and loads beside them few. What `python -m minigrad machine measure` found
+    (`Measured`) is shown and decides nothing.
     """
 
     long_streams: bool
@@ -129,22 +127,49 @@ class Speed(Measured):
     ahead_scales: int
     ahead_rows: int
     enough_sums: int
-    plan_loop: float
-    plan_tile: float
-    plan_across: float
-    plan_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCosts:
+    """Cycles that one of each kind that `cost/counts.py` counts takes: costs, as they order plans that round apart."""
+
+    masks: float
+    tests: float
+    loads: float
+    stores: float
+    crossing: float
+    gathers: float
+    scatters: float
+    spills: float
+    latency: float
+    sums: float
+    across: float
+    loops: float
+    copied: float
+    computed: float
+    transposed: float
+    single: float
+    rows: float
+    results: float
+    results_transposed: float
+    results_single: float
+    near: float
+    far: float
+    copied_near: float
+    copied_far: float
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The three kinds of facts."""
+    """The kinds of facts."""
 
     declared: Declared
     costs: Costs
+    plans: PlanCosts
     speed: Speed
 
 
-R = TypeVar("R", Declared, Costs, Speed)
+R = TypeVar("R", Declared, Costs, PlanCosts, Speed)
 
 
 @lru_cache(maxsize=256)
@@ -157,6 +182,7 @@ def machine(target: Target) -> Machine:
     products = declared["bfloat16_products"]
     declared["bfloat16_products"] = any(target.features.issuperset(needed) for needed in products)
     return Machine(_record(Declared, declared), _record(Costs, _at_rate(compiled_for["costs"], rate)),
+                   _record(PlanCosts, _at_rate(compiled_for["plans"], rate)),
                    _record(Speed, _at_rate(runs_on["speed"], rate) | measured_of(target)))
 
 

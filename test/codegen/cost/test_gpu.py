@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from minigrad.codegen.cost.gpu import TERMS, Counts, between, costs_of, predict, resident
+from minigrad.codegen.cost.gpu import TERMS, Counts, between, costs_of, declared, predict, resident
 from minigrad.codegen.machines.gpus import cards, gpu
 
 CARDS = [gpu(name) for name in cards()]
@@ -60,6 +60,12 @@ def test_terms_say_what_a_launch_is_bound_by():
             assert found.bound == term
         assert found.seconds >= found.terms[term] * (1 - 1e-9) or term == "waiting"
     assert predict(Counts(groups=1, items=32), card, launch=1.0).bound == "launch"
+
+
+def test_what_was_measured_changes_no_choice():
+    card, c = gpu("rtx3060"), launches(4)
+    other = replace(card, dram_share_measured=0.5, clock_share_measured=0.7, launch_us_measured=50.0)
+    assert (predict(c, declared(card)).seconds == predict(c, declared(other)).seconds).all()
 
 
 def test_arrays_are_candidates():

@@ -13,7 +13,6 @@ from minigrad.expr import Index, Var
 
 BANKS, WORD = 32, 4
 LINE = 128  # bytes that the port of a unit's cache serves at once, as those of 32 banks
-SHARED = 0.468  # passes of a vector's word that lanes share (gpu.toml, broadcast)
 FOOTPRINT_POINTS = 1 << 16
 
 
@@ -93,12 +92,12 @@ def sectors_of(a: Access, size: int, itemsize: int, shape: Shape) -> tuple[float
     return sectors, lines
 
 
-def banks(a: Access, width: int, itemsize: int, shape: Shape) -> float:
-    """Passes of 32 banks of an access of a wave, in the mean: words of one bank that lanes read at once. Of wide ones a
-    part of the wave's lanes is served at once."""
+def banks(a: Access, width: int, itemsize: int, shape: Shape) -> tuple[float, float]:
+    """Passes of 32 banks of an access of a wave, in the mean: words of one bank that lanes read at once, and those
+    among them of vectors that all lanes read. Of wide ones a part of the wave's lanes is served at once."""
     at = lanes_of(a, shape)
     if not len(at):
-        return 0.0
+        return 0.0, 0.0
     words = max(1, width * itemsize // WORD)
     at = in_waves(np.where(at < 0, -1, at * itemsize // WORD), max(1, BANKS // words), -1)
     at = np.concatenate([np.where(at < 0, -1, at + k) for k in range(words)], axis=-1)[:256]
@@ -108,8 +107,9 @@ def banks(a: Access, width: int, itemsize: int, shape: Shape) -> float:
     counted = np.zeros((len(at), BANKS))
     np.add.at(counted, (rows[new], at[new] % BANKS), 1)
     most = counted.max(axis=-1)
-    few = np.count_nonzero(new, axis=-1) <= words  # one vector for all lanes
-    return float(np.mean(np.where(few & (words > 1), most * SHARED, most))) * ceil(shape.wave * words / BANKS)
+    shared = (np.count_nonzero(new, axis=-1) <= words) & (words > 1)
+    parts = ceil(shape.wave * words / BANKS)
+    return parts * float(np.mean(most)), parts * float(np.mean(most * shared))
 
 
 def step_of(a: Access, itemsize: int, shape: Shape) -> float:
