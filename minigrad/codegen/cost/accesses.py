@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.codegen.cost.points import GROUP, LANE, Axis, Bound, Clause, Grid, distinct, in_waves, used_by
-from minigrad.expr import Index, Var
+from minigrad.expr import Index, Var, bounds, evaluate
 
 BANKS, WORD = 32, 4
 LINE = 128  # bytes that the port of a unit's cache serves at once, as those of 32 banks
@@ -145,11 +145,19 @@ def measure_footprints(buffers: Mapping[str, Moved], accesses: list[Access], siz
 
 def _touched(a: Access, moved: Moved, shape: Shape, most: int, fixed: tuple[str, ...]) -> tuple[Any, float]:
     """The sectors that an access touches, and a factor for those that were left out."""
-    grid = Grid(a.bound, shape.dims, shape.lanes, a.used, most, fixed)
+    grid = Grid(a.bound, shape.dims, shape.lanes, a.used, most, fixed, _strides(a, shape))
     at = np.broadcast_to(np.asarray(grid.value(a.offset)), grid.shape)
     at = at[grid.holds(a.clauses)] if a.clauses else at
     factor = 1.0 if grid.whole else max(1.0, grid.total / prod(grid.shape))
     return np.unique(at.ravel() * moved.itemsize // shape.sector), factor if at.size else 1.0
+
+
+def _strides(a: Access, shape: Shape) -> dict[str, int]:
+    """How far the first step of each axis goes: what is left out of the farthest lies by itself."""
+    def place(moved: Var | None) -> int:
+        return evaluate(a.offset, {v: int(v is moved) for v in a.used} | dict(shape.dims), lambda x: bounds(x)[0])
+
+    return {b.axes[0].name: abs(place(v) - place(None)) for v, b in a.bound.items() if v in a.used and not b.lanes}
 
 
 def _shared(own: list[Access], shape: Shape) -> list[float]:

@@ -41,11 +41,11 @@ class Work:
     """Counts of what a launch does.
 
     Of a work-item: `fma`, multiply-adds of float32, `other` instructions and those for addresses, loads and stores by
-    their bytes (`widths`), loads that each wait for the one before (`waits`), barriers, multiply-adds of matrix units
-    (`matrix`). `passes` of 32 banks of a wave, those among them of vectors that all lanes read (`broadcasts`);
-    `copies`, passes of a group into local memory, of which it has `local` bytes. `local_loads` and `local_stores` are
-    elements, executed in the whole launch. `accumulators`, `operands` and `addresses` are words that an item has in
-    registers, `private` bytes are in memory.
+    their bytes (`widths`), those among them that copy into local memory (`staged`), loads that each wait for the one
+    before (`waits`), barriers, multiply-adds of matrix units (`matrix`). `passes` of 32 banks of a wave, those among
+    them of vectors that all lanes read (`broadcasts`); `copies`, passes of a group into local memory, of which it has
+    `local` bytes. `local_loads` and `local_stores` are elements, executed in the whole launch. `accumulators`,
+    `operands` and `addresses` are words that an item has in registers, `private` bytes are in memory.
     """
 
     groups: int
@@ -55,6 +55,7 @@ class Work:
     other: float = 0.0
     address: float = 0.0
     widths: dict[int, float] = field(default_factory=dict)
+    staged: float = 0.0
     waits: float = 0.0
     passes: float = 0.0
     broadcasts: float = 0.0
@@ -116,6 +117,11 @@ class Walk(ABC):
         self.live: dict[int, float] = {}
         self.part = 0
         self.volatile_lets: dict[str, frozenset[str]] = {}
+        every = statements(function)
+        local = {s.name for s in every if isinstance(s, Alloc) and s.scope == "local"}
+        self.sources = {v.buffer for s in every if isinstance(s, Store) and s.buffer in local
+                        for v in walk(s.value) if v.op == "load"}
+        self.copying = False
 
     @abstractmethod
     def access(self, buffer: str, offset: Index, clauses: tuple[Clause, ...], wanted: Paths, v: Value | None) -> None:
@@ -195,7 +201,9 @@ class Walk(ABC):
         self.path.append(Around(axis, s.var, s.kind == "unroll", volatile, any(isinstance(x, Barrier) for x in inside),
                                  axis.size))
         if s.kind != "unroll":
-            self.found.other += 2 * self.times(self.path)  # to count and to branch
+            unrolled = 1 if any(isinstance(x, Barrier | Loop) and getattr(x, "kind", "") != "unroll" for x in s.body) \
+                else UNROLLED
+            self.found.other += 2 * self.times(self.path) / unrolled  # to count and to branch
             self.renew()
         self.waits(s)
         self.block(s.body)
@@ -218,7 +226,8 @@ class Walk(ABC):
         waiting = [x for x in direct if any(v.op == "load" and self.scope.get(v.buffer) == "global"
                                             for v in walk(*values(x))) and not self.early(x, s)]
         if waiting:
-            together = 1 if any(isinstance(x, Barrier) for x in s.body) else UNROLLED
+            copies = all(isinstance(x, Store) and self.copies(x, walk(x.value)) for x in waiting)
+            together = 1 if any(isinstance(x, Barrier) for x in s.body) else self.path[-1].trips if copies else UNROLLED
             self.found.waits += self.times(self.path) / together
 
     def early(self, x: Let | Store, s: Loop) -> bool:
@@ -241,6 +250,7 @@ class Walk(ABC):
             condition = ((s.conditions, True),)
         order = walk(*roots)
         wanted = _wanted(order, roots)
+        self.copying = isinstance(s, Store) and self.copies(s, order)
         for v in order:
             if v.op == "load":
                 self.access(v.buffer, v.indices[0], (*self.clauses, *condition), wanted[v], v)
@@ -253,6 +263,12 @@ class Walk(ABC):
             self.volatile_lets[s.name] = self.reads(s.value)
         else:
             self.access(s.buffer, s.offset, (*self.clauses, *condition), ALWAYS, None)
+
+    def copies(self, s: Store, order: Iterable[Value]) -> bool:
+        """True for a store that copies into local memory, or into registers that are copied there."""
+        loaded = [v.buffer for v in order if v.op == "load"]
+        goal = self.scope.get(s.buffer) == "local" or s.buffer in self.sources
+        return goal and bool(loaded) and s.buffer not in loaded and all(v.op in FREE or v.op == "cast" for v in order)
 
     def renew(self) -> None:
         """Forgets what was computed: another loop or what follows a barrier begins."""

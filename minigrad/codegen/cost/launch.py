@@ -99,7 +99,7 @@ def counts_of(work: Work, gpu: Gpu, registers: int, spills: int = 0) -> Counts:
     memory = _memory(work, cached, gpu, held)
     memory += 8 * weights["spilled"] * spills * work.items * work.groups
     passes = work.passes - (1 - weights["broadcast"]) * work.broadcasts
-    return Counts(fma=work.fma + units, other=work.other + work.address, loads=work.loads, passes=passes,
+    return Counts(fma=work.fma + units, other=work.other + work.address, loads=work.loads - work.staged, passes=passes,
                   copies=work.copies, cached=sum(cached.values()), memory=memory, waits=work.waits, **made)
 
 

@@ -46,16 +46,17 @@ Clause = tuple[tuple[Index, ...], bool]
 
 
 class Grid:
-    """Points over the axes of variables; `whole` where these are all that there are."""
+    """Points over the axes of variables: all, else `whole` is false. Of axes that are left out in part those come first
+    that have the larger number in `first`. Of `fixed` ones the middle is looked at."""
 
     def __init__(self, bound: Mapping[Var, Bound], dims: Mapping[Var, int], lanes: Axis, used: Iterable[Var],
-                 most: int = 0, fixed: Sequence[str] = ()):
+                 most: int = 0, fixed: Sequence[str] = (), first: Mapping[str, int] | None = None):
         self.bound, self.dims = bound, dims
         most = most or MOST_POINTS
         axes = {a.name: a for v in _closed(used, bound) for a in bound[v].axes if a.name != LANE}
         sizes = {name: 1 if name in fixed else a.size for name, a in axes.items()}
         while prod(sizes.values()) * lanes.size > most and max(sizes.values(), default=1) > 1:
-            largest = max(sizes, key=lambda name: sizes[name])
+            largest = max(sizes, key=lambda name: (sizes[name] > 1 and first.get(name, 0) if first else 0, sizes[name]))
             sizes[largest] = max(1, min(sizes[largest] // 2, most))
         self.whole = all(sizes[name] == a.size for name, a in axes.items())
         self.total = prod(a.size for name, a in axes.items() if name not in fixed) * lanes.size

@@ -56,6 +56,7 @@ class _Traffic(Walk):
         width = self.width(offset, loops, itemsize)
         count, size = self.times(loops) / width * share, width * itemsize
         self.found.widths[size] = self.found.widths.get(size, 0.0) + count
+        self.found.staged += count if self.copying else 0.0
         if v is not None:
             words = max(1.0, size / WORD) * self.times([x for x in loops if x.unrolled]) / width
             self.live[self.part] = self.live.get(self.part, 0.0) + words

@@ -3,9 +3,11 @@ moves. And what holds whatever they are."""
 import pytest
 from support.paths import TESTS
 
-from minigrad import Tensor, config
+from bench.dojo_plans import xgemm
+from minigrad import Tensor, config, plans
+from minigrad.codegen.cost.gpu import costs_of, predict
 from minigrad.codegen.cost.issue import Work
-from minigrad.codegen.cost.launch import launch_of, pattern_of
+from minigrad.codegen.cost.launch import counts_of, launch_of, pattern_of
 from minigrad.codegen.cost.traffic import work_of
 from minigrad.codegen.machines.gpus import gpu
 from minigrad.report.dojo import CARDS, predict_step
@@ -92,3 +94,38 @@ def test_the_wave_changes_no_counts_of_elements():
         found = [work(make, wave)[0] for wave in (16, 32, 64)]
         assert len({str([(m.loads, m.stores, m.all) for m in w.buffers.values()]) for w in found}) == 1
         assert found[0].fma == found[1].fma == found[2].fma
+
+
+XGEMM = """plan tiles
+  split i0 -> gm mm by {MWG}, guard
+  split i1 -> gn nn by {NWG}, guard
+  split r0 -> kb k by 32, guard
+  split mm -> tm u by {rows}, exact
+  split nn -> tn v by {columns}, exact
+  bind group gm gn
+  bind item tm tn
+  bind unroll u v
+  order gm gn tm tn kb k u v
+  stage p0 at kb as [k][mm], by items
+  stage p1 at kb as [k][nn], by items
+"""
+
+
+@pytest.mark.parametrize("tile", [(64, 64, 16, 16), (128, 64, 16, 16), (128, 128, 16, 16), (64, 64, 8, 8),
+                                  (32, 64, 8, 16)])
+def test_counts_of_a_plan_are_those_of_a_table_that_weights_are_fitted_to(tile):
+    """The formulas of `bench dojo` for CLBlast's product count the same things of the same plan."""
+    names = ("MWG", "NWG", "MDIMC", "NDIMC")
+    c = dict(zip(names, tile, strict=True))
+    text = XGEMM.format(**c, rows=c["MWG"] // c["MDIMC"], columns=c["NWG"] // c["NDIMC"])
+    with plans({"sum_mul": text}):
+        found, _ = work(lambda: square(4096).T @ square(4096))
+    card = gpu("rtx3090")
+    ours = counts_of(found, card, round(found.registers))
+    theirs = xgemm({**c, "SA": 1, "SB": 1, "VWM": 4, "VWN": 4, "MDIMA": c["MDIMC"], "NDIMB": c["NDIMC"]}, card,
+                   costs_of(card))
+    for name in ("groups", "items", "fma", "loads", "cached"):
+        assert getattr(ours, name) == pytest.approx(getattr(theirs, name), rel=0.03), name
+    assert ours.passes == pytest.approx(theirs.passes, rel=0.6)  # neighbours' words lie elsewhere, banks are others
+    ratio = predict(ours, card).seconds / predict(theirs, card).seconds
+    assert 0.75 < ratio < 1.25
