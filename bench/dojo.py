@@ -9,6 +9,7 @@ FOLDER holds `devices.csv`, `specs.csv` and the tables (`tuning`, `shapes`, `net
     pick     speed of the algorithm that is predicted to be the fastest of a shape, over the best's
     med p90  median and 90th percentile of |predicted / measured - 1|
 
+`--ours TABLE` predicts minigrad's own plans for a library's products (dojo_ours.py).
 `--fit TABLE` fits the table's weights anew and prints them, with the scores of each device and with those where the fit
 has not seen it (`without`), or half of its rows (`half`).
 """
@@ -25,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import dojo_convolutions, dojo_plans, dojo_products, dojo_streams
+from bench import dojo_convolutions, dojo_ours, dojo_plans, dojo_products, dojo_streams
 from bench.dojo_scores import order, scores
 from minigrad.codegen.cost.gpu import Counts, costs_of, predict
 from minigrad.codegen.machines.gpus import Gpu, gpu_of
@@ -182,12 +183,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--table", action="append")
     parser.add_argument("--sample", type=int, default=3000, help="rows of a table and device, 0 for all")
     parser.add_argument("--fit", metavar="TABLE")
+    parser.add_argument("--ours", metavar="TABLE", choices=dojo_ours.TABLES)
     options = parser.parse_args(arguments)
     folder = options.folder or next((x for x in FOLDERS if x.is_dir()), FOLDERS[-1])
     if options.fit:
         from bench.dojo_fit import report
 
         return report(folder, options.fit, options.sample)
+    if options.ours:
+        facts = devices(folder)
+        _, path = next(tables(folder, [options.ours]))
+        return dojo_ours.report(path, ((device, facts.get(device, {}), columns, measured)
+                                       for device, columns, measured in rows(path)), min(options.sample, 60))
     columns = ("n", "rho", "top1", "top8", "pick", "med", "p90")
     print(f"{'table':<18} {'device':<18}" + "".join(f"{x:>8}" for x in columns))
     for table, device, found in accuracy(folder, options.table, options.sample):

@@ -1,4 +1,5 @@
 """Times of GPU kernels beside measured ones, on the sample in test/data/gpu_times."""
+import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from support.paths import ROOT
 
+import minigrad
 from bench import dojo
 from bench.dojo_fit import Rows, fit
 from minigrad.codegen.machines.gpus import gpu
@@ -123,3 +125,12 @@ def test_a_fit_finds_weights_that_made_the_times():
 def test_the_command_prints_a_table(capsys):
     assert dojo.main([str(SAMPLE), "--table", "timm_infer"]) == 0
     assert "rtx4090" in capsys.readouterr().out
+
+
+def test_our_own_plans_stand_beside_a_librarys_products(capsys, tmp_path):
+    with minigrad.config(cache_dir=tmp_path):
+        assert dojo.main([str(SAMPLE), "--ours", "matmul_torch", "--sample", "4"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^t4 \(t4\): library / ours \d+\.\d\d in the geometric mean of \d shapes", out, re.MULTILINE)
+    worst = re.findall(r"^ *(\d+\.\d\d)  \w+ .* us, library .* us  kernel=", out, re.MULTILINE)
+    assert worst and worst == sorted(worst, key=float)
