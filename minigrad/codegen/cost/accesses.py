@@ -13,7 +13,7 @@ from minigrad.expr import Index, Var, bounds, evaluate
 
 BANKS, WORD = 32, 4
 LINE = 128  # bytes that the port of a unit's cache serves at once, as those of 32 banks
-FOOTPRINT_POINTS = 1 << 16
+FOOTPRINT_POINTS, FEW_GROUPS = 1 << 16, 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,11 @@ class Access:
     bound: Mapping[Var, Bound]
     outer: str = ""
     trips: float = 1.0
+
+    @property
+    def varying(self) -> Index:
+        """The offset without what is the same everywhere."""
+        return 0 if isinstance(self.offset, int) else self.offset - self.offset.const
 
     @property
     def used(self) -> set[Var]:
@@ -162,19 +167,29 @@ def _strides(a: Access, shape: Shape) -> dict[str, int]:
 
 def _shared(own: list[Access], shape: Shape) -> list[float]:
     """By powers of two: the different shares that so many groups have which follow each other."""
-    found = []
-    for n in dict.fromkeys(min(1 << k, shape.groups) for k in range(shape.groups.bit_length() + 1)):
-        most = 1.0
-        for a in own:
-            bound = {v: Bound(tuple([Axis(GROUP, n) if x.name == GROUP else x for x in b.axes]), b.lanes, b.start)
-                     for v, b in a.bound.items()}
-            loops = [x.name for b in bound.values() for x in b.axes if x.name != GROUP]
-            grid = Grid(bound, shape.dims, Axis(LANE, 1), used_by([a.offset]), 1 << 12, loops)
-            at = np.unique(np.asarray(grid.value(a.offset)))
-            points = grid.at[GROUP].size if GROUP in grid.at else 1
-            most = max(most, n if len(at) == points > 1 else len(at))
-        found.append(float(most))
-    return found
+    sizes = list(dict.fromkeys(min(1 << k, shape.groups) for k in range(shape.groups.bit_length() + 1)))
+    most = np.ones(len(sizes))
+    for a in {a.varying: a for a in own}.values():
+        together = min(shape.groups, FEW_GROUPS)
+        _, first = np.unique(_places(a, shape, together), return_index=True)
+        first = np.sort(first)  # the groups whose share nobody before them has
+        for k, n in enumerate(sizes):
+            if n <= together:
+                most[k] = max(most[k], np.searchsorted(first, n))
+            else:
+                at = _places(a, shape, n)
+                different = len(np.unique(at))
+                most[k] = max(most[k], n if different == len(at) else different)
+    return [float(x) for x in most]
+
+
+def _places(a: Access, shape: Shape, groups: int) -> Any:
+    """Where the first groups, of many a part, access a buffer, all else alike."""
+    bound = {v: Bound(tuple([Axis(GROUP, groups) if x.name == GROUP else x for x in b.axes]), b.lanes, b.start)
+             for v, b in a.bound.items()}
+    loops = [x.name for b in bound.values() for x in b.axes if x.name != GROUP]
+    grid = Grid(bound, shape.dims, Axis(LANE, 1), used_by([a.offset]), FEW_GROUPS, loops)
+    return np.asarray(grid.value(a.offset)).ravel()
 
 
 def _together(parts: list[Any]) -> float:

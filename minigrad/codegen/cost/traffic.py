@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from minigrad.codegen.cost.accesses import LINE, WORD, Access, banks, measure_footprints, sectors_of, step_of
+from minigrad.codegen.cost.accesses import BANKS, LINE, WORD, Access, banks, measure_footprints, sectors_of, step_of
 from minigrad.codegen.cost.issue import Around, Paths, Walk, Work
 from minigrad.codegen.cost.points import Clause, in_waves, used_by
 from minigrad.codegen.ir.nodes import Call, Function
@@ -30,6 +30,7 @@ class _Traffic(Walk):
     def __init__(self, function: Function, dims: Mapping[str, int], wave: int, sector: int):
         super().__init__(function, dims, wave, sector)
         self.accesses: list[Access] = []
+        self.known: dict[object, tuple[float, float]] = {}
 
     def work(self) -> Work:
         self.block(self.function.body)
@@ -65,7 +66,7 @@ class _Traffic(Walk):
         every = (*clauses, *wanted[0]) if len(wanted) == 1 else clauses
         access = Access(buffer, offset, every, dict(self.bound), name, trips)
         if buffer not in self.found.buffers:
-            passes, shared = banks(access, width, itemsize, self.shape)
+            passes, shared = self.banks(access, width)
             if v is None:
                 self.found.copies += count * passes * self.waves
             else:
@@ -74,6 +75,16 @@ class _Traffic(Walk):
         else:
             self.found.addresses += 2 * self.times([x for x in loops if x.unrolled]) / width
             self.move(access, count, size, total / max(self.times(self.path), 1) * self.times(loops))
+
+    def banks(self, a: Access, width: int) -> tuple[float, float]:
+        """Passes of banks, the same for accesses that lie a multiple of all banks apart."""
+        size = BANKS * WORD // self.itemsize[a.buffer]
+        axes = tuple(sorted((v.name, self.bound[v]) for v in a.used if v in self.bound))
+        place = (a.offset if isinstance(a.offset, int) else a.offset.const) % size
+        key = a.buffer, a.varying, place, a.clauses, width, axes
+        if key not in self.known:
+            self.known[key] = banks(a, width, self.itemsize[a.buffer], self.shape)
+        return self.known[key]
 
     def execute(self, buffer: str, total: float, is_load: bool) -> None:
         moved = self.found.buffers.get(buffer)
