@@ -158,7 +158,7 @@ def _touched(a: Access, moved: Moved, shape: Shape, most: int, fixed: tuple[str,
 
 
 def _strides(a: Access, shape: Shape) -> dict[str, int]:
-    """How far the first step of each axis goes: what is left out of the farthest lies by itself."""
+    """The distance that the first step of each axis goes: what is left out of the farthest lies by itself."""
     def place(moved: Var | None) -> int:
         return evaluate(a.offset, {v: int(v is moved) for v in a.used} | dict(shape.dims), lambda x: bounds(x)[0])
 
@@ -184,7 +184,7 @@ def _shared(own: list[Access], shape: Shape) -> list[float]:
 
 
 def _places(a: Access, shape: Shape, groups: int) -> Any:
-    """Where the first groups, of many a part, access a buffer, all else alike."""
+    """The places in a buffer that the first groups access, of many groups a part, all else alike."""
     bound = {v: Bound(tuple([Axis(GROUP, groups) if x.name == GROUP else x for x in b.axes]), b.lanes, b.start)
              for v, b in a.bound.items()}
     loops = [x.name for b in bound.values() for x in b.axes if x.name != GROUP]
