@@ -1,0 +1,234 @@
+"""Search by measuring: for each kernel of a step, other plans that give the same bits, timed where the kernel stands in
+the step.
+
+    draft      the policy's candidates and what differs in one thing from the best plans so far (`neighbours`), cheapest
+               by the model first
+    check      bit for bit against the plan in force, on random operands and on odd ones
+    measure    in turns with the plan in force, each run after the launches before it in the step, which leave the
+               caches as they do there
+    confirm    in whole steps; the bits again on the step's own operands; what has gained is kept (`tuned.py`)
+
+All runs on copies of the step's memory. The largest part of the step comes first, until the time is used up.
+"""
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import date
+
+from minigrad.codegen.kernel.text import print_kernel
+from minigrad.codegen.passes import drafted
+from minigrad.codegen.plan.given import parse_given
+from minigrad.engine.compiled import forget_plans
+from minigrad.engine.trial import MOST_RUNS, Clock, Found, Scene, Timing, Trial, Work, alike, predicted, read
+from minigrad.engine.tuned import Row, file_of, keep_rows, machine_of, put_in_force
+from minigrad.errors import DeviceError, MinigradError, present
+from minigrad.runtime.device import Device
+
+SHARE, CONFIRM, ROUNDS, WORTH = 2.0, 0.15, 3, 0.01
+"""Of the time that is left: for a kernel, times its share of the step; for the confirmation, which takes so many rounds
+at least. The gain that makes a row worth keeping."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a search came to: the kernels of the step, the rows that were kept, seconds of all launches of a step before
+    and after, and why it ended before its time, or ''."""
+
+    kernels: list[Found] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    before: Timing = field(default_factory=Timing)
+    after: Timing = field(default_factory=Timing)
+    ended: str = ""
+
+
+class Search:
+    """One search: `of` some works, for `seconds`. `rounding` lets plans divide sums in another way."""
+
+    def __init__(self, seconds: float, rounding: bool = False, replay: Sequence[Row] | None = None,
+                 clock: Clock | None = None, say: Callable[[str], None] = lambda _: None):
+        self.clock, self.rounding, self.say = clock or Clock(), rounding, say
+        self.replay = None if replay is None else {row.name: row for row in replay}
+        self.end = self.clock.now() + seconds
+        self.until = self.end - CONFIRM * seconds
+        self.outcome = Outcome()
+
+    def of(self, works: Sequence[Work]) -> Outcome:
+        """Searches, keeps what it finds and has it used from the next plan on. What comes between, Ctrl-C or a device
+        that is lost, does not undo what was confirmed."""
+        scenes: list[Scene] = []
+        try:
+            for work in works:
+                scenes.append(Scene(work))
+            self.outcome.kernels = kernels_of(scenes)
+            for _ in range(2):  # the first one wakes clocks and caches
+                self._step(scenes, {})
+            self._shares(scenes)
+            for found in self.outcome.kernels:
+                if found.seconds and self.clock.now() < self.until:
+                    self._kernel(found)
+            self._confirm(scenes)
+        except (DeviceError, KeyboardInterrupt) as error:
+            self.outcome.ended = str(error) or "interrupted"
+            self._keep([found for found in self.outcome.kernels if found.best is not None])
+            if isinstance(error, KeyboardInterrupt):
+                raise
+        finally:
+            for scene in scenes:
+                scene.free()
+        return self.outcome
+
+    def _step(self, scenes: Sequence[Scene], chosen: dict[tuple[int, int], Found]) -> dict[tuple[int, int], float]:
+        """Seconds of each launch of the step, by scene and place, some of them by the plans that were found."""
+        found = {}
+        for k, scene in enumerate(scenes):
+            for at, launch in enumerate(scene.launches):
+                other = chosen.get((k, at))
+                launch = launch if other is None else present(other.launch, "[search] expected a program")(launch)
+                found[k, at] = self.clock.run(scene.device, [], launch)
+        return found
+
+    def _shares(self, scenes: Sequence[Scene]) -> None:
+        times = self._step(scenes, {})
+        for (k, at), seconds in times.items():
+            scenes[k].seconds[at] = seconds
+        for found in self.outcome.kernels:
+            found.seconds = sum(scene.seconds[at] for scene, at in found.places)
+            found.places.sort(key=lambda place: -place[0].seconds[place[1]])
+        self.outcome.kernels.sort(key=lambda found: -found.seconds)
+
+    # ---- one kernel ----
+
+    def _kernel(self, found: Found) -> None:
+        """Finds the best plan of a kernel, in its part of the time that is left."""
+        rest = sum(other.seconds for other in self.outcome.kernels if not other.tried)
+        now = self.clock.now()
+        until = now + SHARE * found.seconds / max(rest, 1e-9) * (self.until - now)
+        trial = Trial(found, self.clock, self.rounding)
+        try:
+            if not trial.ready:
+                return
+            if self.replay is not None:
+                row = self.replay.get(found.name)
+                if row is not None:
+                    with suppress(MinigradError):
+                        trial.round([parse_given(row.facts["plan"])])
+            else:
+                trial.search(min(until, self.until))
+        finally:
+            trial.free()
+        if found.best is not None:
+            self.say(f"{found.name}  {1e3 * found.old.seconds:.3f} -> {1e3 * found.new.seconds:.3f} ms, "
+                     f"{found.tried} plans")
+
+    # ---- all of them ----
+
+    def _confirm(self, scenes: Sequence[Scene]) -> None:
+        """Keeps the plans that gain in whole steps, and whose bits are the same there."""
+        winners = {(scenes.index(scene), at): found for found in self.outcome.kernels if found.best is not None
+                   for scene, at in found.places}
+        wrong = self._differing(scenes, winners)
+        winners = {place: found for place, found in winners.items() if found.name not in wrong}
+        old: dict[tuple[int, int], Timing] = {}
+        new: dict[tuple[int, int], Timing] = {}
+        rounds = 0
+        while winners and (rounds < ROUNDS or rounds < MOST_RUNS and self.clock.now() < self.end):
+            for chosen, times in (({}, old), (winners, new)) if rounds % 2 else ((winners, new), ({}, old)):
+                for place, seconds in self._step(scenes, chosen).items():
+                    times.setdefault(place, Timing()).runs.append(seconds)
+            rounds += 1
+        kept: list[Found] = []
+        for found in {id(found): found for found in winners.values()}.values():
+            places = [place for place, other in winners.items() if other is found]
+            found.old, found.new = (Timing([sum(t) for t in zip(*[times[p].runs for p in places], strict=True)])
+                                    for times in (old, new))
+            if found.new.seconds < found.old.seconds * (1 - WORTH):
+                kept.append(found)
+        for found in self.outcome.kernels:
+            if not any(found is other for other in kept):
+                found.best = None
+        if winners:
+            better = {place for place, found in winners.items() if found.best is not None}
+            every = [*zip(*[t.runs for t in old.values()], strict=True)]
+            mixed = [*zip(*[(new if p in better else old)[p].runs for p in old], strict=True)]
+            self.outcome.before, self.outcome.after = (Timing([*map(sum, runs)]) for runs in (every, mixed))
+        self._keep(kept)
+
+    def _differing(self, scenes: Sequence[Scene], winners: dict[tuple[int, int], Found]) -> set[str]:
+        """The names of kernels that a step's own operands give other bits."""
+        wrong: set[str] = set()
+        for k, scene in enumerate(scenes):
+            for at, launch in enumerate(scene.launches):
+                found, device = winners.get((k, at)), scene.device
+                if found is None:
+                    device.launch([launch])
+                    continue
+                written = [scene.buffers[s] for s in sorted(scene.item(at).writes)]
+                types = scene.types(at)
+                before = [read(b) for b in written]
+                results = []
+                for each in (present(found.launch, "[search] expected a program")(launch), launch):
+                    for buffer, data in zip(written, before, strict=True):
+                        device.copy_in(buffer, data)
+                    device.launch([each])
+                    results.append([read(b) for b in written])
+                if not all([alike(a, b, types[s], self.rounding) for s, a, b in zip(
+                        sorted(scene.item(at).writes), *results, strict=True)]):
+                    wrong.add(found.name)
+        return wrong
+
+    def _keep(self, kept: Sequence[Found]) -> None:
+        """Writes rows and puts them in force."""
+        by_device: dict[int, tuple[Device, list[Row]]] = {}
+        for found in kept:
+            device = found.places[0][0].device
+            by_device.setdefault(id(device), (device, []))[1].append(_row(found, device))
+        for device, rows in by_device.values():
+            use_rows(device, rows)
+            self.outcome.rows += rows
+
+
+def use_rows(device: Device, rows: Sequence[Row]) -> None:
+    """Keeps rows of a device on disk, where that can be, and puts them in force beside those that are."""
+    path = file_of(device)
+    if path is not None:
+        try:
+            keep_rows(path, rows)
+        except OSError as error:
+            warnings.warn(f"[tune] expected to write {path}, got: {error}; what was found holds for this process alone",
+                          RuntimeWarning, stacklevel=2)
+    known = device.tuned.rows if device.tuned else {}
+    mine = [Row(name, {"kernel": kernel.rstrip("\n"), "instead": instead, "plan": plan})
+            for name, (kernel, instead, plan) in known.items()]
+    put_in_force(device, [*mine, *rows])
+    forget_plans()
+
+
+def _row(found: Found, device: Device) -> Row:
+    units, parts, _ = drafted(found.kernel, device.target)
+    facts = {"machine": machine_of(device), "driver": device.driver, "date": date.today().isoformat(),
+             "time": str(found.new), "before": str(found.old)}
+    old, new = (predicted(units[found.stage][0], plan, device)
+                for plan in (found.before, present(found.best, "[search] expected a plan")))
+    if old and new:
+        facts["predicted"] = f"{new:.3g} cycles, before {old:.3g}"
+    return Row(found.name, {**facts, "kernel": print_kernel(parts[found.stage]).rstrip("\n"),
+                            "instead": str(units[found.stage][1]), "plan": str(found.best)})
+
+
+def kernels_of(scenes: Sequence[Scene]) -> list[Found]:
+    """The kernels of a step that plans can be given for, with their launches; not those of tables of launches, which
+    are one program for many sizes, and of sizes that are known when it runs."""
+    found: dict[tuple[int, str], Found] = {}
+    for scene in scenes:
+        for at in range(len(scene.launches)):
+            item = scene.item(at)
+            kernel = item.kernel
+            if kernel is None or kernel.block is not None or kernel.dims or len(item.rows) > 1:
+                continue
+            _, _, names = drafted(kernel, scene.device.target)
+            key = id(scene.device), names[item.stage]
+            found.setdefault(key, Found(key[1], kernel, item.stage, item.how, [])).places.append((scene, at))
+    return list(found.values())
