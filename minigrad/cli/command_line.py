@@ -4,10 +4,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from minigrad.cli import cache, devices, launch, models
+from minigrad.cli import cache, devices, launch, models, tune
 from minigrad.cli.outcome import OneLineParser, finish
 
-COMMANDS = {"devices": devices, "cache": cache, "onnx": models, "launch": launch}
+COMMANDS = {"devices": devices, "cache": cache, "onnx": models, "launch": launch, "tune": tune}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

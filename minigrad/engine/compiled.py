@@ -146,8 +146,8 @@ def find_plan(graph: Graph, donated: frozenset[int], device: str) -> ExecutionPl
 
 def _lacks_kernels(plan: ExecutionPlan, packed: bool) -> bool:
     """True for a plan from disk whose kernels somebody who observes wants; `packed`: where those read constants."""
-    return bool(packed and plan.packs or observers and not plan.schedule.steps and any(
-        [observer.needs_kernels for observer in observers]))
+    return bool((packed and plan.packs) or (observers and not plan.schedule.steps and any(
+        [observer.needs_kernels for observer in observers])))
 
 
 def new_plan(graph: Graph, donated: frozenset[int], device: Device) -> ExecutionPlan:

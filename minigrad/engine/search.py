@@ -21,10 +21,12 @@ from datetime import date
 from minigrad.codegen.kernel.text import print_kernel
 from minigrad.codegen.passes import drafted
 from minigrad.codegen.plan.given import parse_given
+from minigrad.codegen.plan.several import AnyPlan
 from minigrad.engine.compiled import forget_plans
-from minigrad.engine.trial import MOST_RUNS, Clock, Found, Scene, Timing, Trial, Work, alike, predicted, read
+from minigrad.engine.scene import Clock, Scene, Timing, Work, read
+from minigrad.engine.trial import MOST_RUNS, Found, Trial, alike, predicted
 from minigrad.engine.tuned import Row, file_of, keep_rows, machine_of, put_in_force
-from minigrad.errors import DeviceError, MinigradError, present
+from minigrad.errors import MinigradError, present, quantity
 from minigrad.runtime.device import Device
 
 SHARE, CONFIRM, ROUNDS, WORTH = 2.0, 0.15, 3, 0.01
@@ -43,6 +45,13 @@ class Outcome:
     after: Timing = field(default_factory=Timing)
     ended: str = ""
 
+    def __str__(self) -> str:
+        gain = f"launches of a step {1e3 * self.before.seconds:.4g} ms -> {1e3 * self.after.seconds:.4g} ms, " \
+            if self.rows and self.before.runs else ""
+        tried = sum(found.tried for found in self.kernels)
+        return f"{gain}{quantity(len(self.rows), 'faster plan')} for {quantity(len(self.kernels), 'kernel')}, " \
+            f"{quantity(tried, 'plan')} measured" + (f"; it ended early: {self.ended}" if self.ended else "")
+
 
 class Search:
     """One search: `of` some works, for `seconds`. `rounding` lets plans divide sums in another way."""
@@ -54,6 +63,8 @@ class Search:
         self.end = self.clock.now() + seconds
         self.until = self.end - CONFIRM * seconds
         self.outcome = Outcome()
+        self.gained: dict[str, list[AnyPlan]] = {}
+        """By plan in force, those that other kernels gained by."""
 
     def of(self, works: Sequence[Work]) -> Outcome:
         """Searches, keeps what it finds and has it used from the next plan on. What comes between, Ctrl-C or a device
@@ -70,7 +81,7 @@ class Search:
                 if found.seconds and self.clock.now() < self.until:
                     self._kernel(found)
             self._confirm(scenes)
-        except (DeviceError, KeyboardInterrupt) as error:
+        except (MinigradError, KeyboardInterrupt) as error:
             self.outcome.ended = str(error) or "interrupted"
             self._keep([found for found in self.outcome.kernels if found.best is not None])
             if isinstance(error, KeyboardInterrupt):
@@ -78,16 +89,19 @@ class Search:
         finally:
             for scene in scenes:
                 scene.free()
+        self.say(str(self.outcome))
         return self.outcome
 
-    def _step(self, scenes: Sequence[Scene], chosen: dict[tuple[int, int], Found]) -> dict[tuple[int, int], float]:
+    def _step(self, scenes: Sequence[Scene], chosen: dict[tuple[int, int], Found], all_workers: bool = False
+              ) -> dict[tuple[int, int], float]:
         """Seconds of each launch of the step, by scene and place, some of them by the plans that were found."""
         found = {}
         for k, scene in enumerate(scenes):
             for at, launch in enumerate(scene.launches):
                 other = chosen.get((k, at))
                 launch = launch if other is None else present(other.launch, "[search] expected a program")(launch)
-                found[k, at] = self.clock.run(scene.device, [], launch)
+                found[k, at] = self.clock.wall(scene.device, launch) if all_workers else \
+                    self.clock.work(scene.device, [], launch)
         return found
 
     def _shares(self, scenes: Sequence[Scene]) -> None:
@@ -116,45 +130,52 @@ class Search:
                     with suppress(MinigradError):
                         trial.round([parse_given(row.facts["plan"])])
             else:
-                trial.search(min(until, self.until))
+                trial.search(self.gained.get(str(found.before), []), min(until, self.until))
         finally:
             trial.free()
         if found.best is not None:
+            self.gained.setdefault(str(found.before), []).insert(0, found.best)
             self.say(f"{found.name}  {1e3 * found.old.seconds:.3f} -> {1e3 * found.new.seconds:.3f} ms, "
                      f"{found.tried} plans")
 
     # ---- all of them ----
 
     def _confirm(self, scenes: Sequence[Scene]) -> None:
-        """Keeps the plans that gain in whole steps, and whose bits are the same there."""
+        """Keeps the plans that gain in whole steps, by work and not less by all workers, and whose bits are the same
+        there."""
         winners = {(scenes.index(scene), at): found for found in self.outcome.kernels if found.best is not None
                    for scene, at in found.places}
         wrong = self._differing(scenes, winners)
         winners = {place: found for place, found in winners.items() if found.name not in wrong}
-        old: dict[tuple[int, int], Timing] = {}
-        new: dict[tuple[int, int], Timing] = {}
-        rounds = 0
-        while winners and (rounds < ROUNDS or rounds < MOST_RUNS and self.clock.now() < self.end):
-            for chosen, times in (({}, old), (winners, new)) if rounds % 2 else ((winners, new), ({}, old)):
-                for place, seconds in self._step(scenes, chosen).items():
-                    times.setdefault(place, Timing()).runs.append(seconds)
-            rounds += 1
-        kept: list[Found] = []
-        for found in {id(found): found for found in winners.values()}.values():
-            places = [place for place, other in winners.items() if other is found]
-            found.old, found.new = (Timing([sum(t) for t in zip(*[times[p].runs for p in places], strict=True)])
-                                    for times in (old, new))
-            if found.new.seconds < found.old.seconds * (1 - WORTH):
-                kept.append(found)
+        times: dict[tuple[bool, bool], list[dict[tuple[int, int], float]]] = {}
+        for k in range(MOST_RUNS if winners else 0):
+            if k >= ROUNDS and self.clock.now() >= self.end:
+                break
+            for all_workers in (False, True):
+                for new in (False, True) if k % 2 else (True, False):
+                    step = self._step(scenes, winners if new else {}, all_workers)
+                    times.setdefault((all_workers, new), []).append(step)
         for found in self.outcome.kernels:
-            if not any(found is other for other in kept):
+            if found.best is not None and not self._gains(found, winners, times):
                 found.best = None
-        if winners:
-            better = {place for place, found in winners.items() if found.best is not None}
-            every = [*zip(*[t.runs for t in old.values()], strict=True)]
-            mixed = [*zip(*[(new if p in better else old)[p].runs for p in old], strict=True)]
-            self.outcome.before, self.outcome.after = (Timing([*map(sum, runs)]) for runs in (every, mixed))
-        self._keep(kept)
+        better = {place for place, found in winners.items() if found.best is not None}
+        if times:
+            pairs = [*zip(times[True, False], times[True, True], strict=True)]
+            self.outcome.before = Timing([sum(old.values()) for old, _ in pairs])
+            self.outcome.after = Timing([sum((new if place in better else old)[place] for place in old)
+                                         for old, new in pairs])
+        self._keep([found for found in self.outcome.kernels if found.best is not None])
+
+    def _gains(self, found: Found, winners: dict[tuple[int, int], Found],
+               times: dict[tuple[bool, bool], list[dict[tuple[int, int], float]]]) -> bool:
+        places = [place for place, other in winners.items() if other is found]
+        if not places:
+            return False
+        found.old, found.new, old, new = (
+            Timing([sum(step[place] for place in places) for step in times[key]])
+            for key in ((False, False), (False, True), (True, False), (True, True)))
+        slower = new.seconds * (1 - new.error) > old.seconds * (1 + old.error)
+        return found.new.seconds < found.old.seconds * (1 - WORTH) and not slower
 
     def _differing(self, scenes: Sequence[Scene], winners: dict[tuple[int, int], Found]) -> set[str]:
         """The names of kernels that a step's own operands give other bits."""

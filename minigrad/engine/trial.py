@@ -1,14 +1,11 @@
 """One kernel of a step under trial: other plans for it, checked bit for bit and timed where it stands in the step."""
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from statistics import median
 from typing import Any
-from weakref import ref
 
 import numpy as np
 
@@ -19,147 +16,26 @@ from minigrad.codegen.plan.neighbours import neighbours
 from minigrad.codegen.plan.several import AnyPlan
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.policy import contraction, panels
+from minigrad.config import config
 from minigrad.dtype import DType
-from minigrad.engine.observe import Observer, Ran
-from minigrad.engine.plan import ExecutionPlan, Item, arena_for, launches_of, number
+from minigrad.engine.scene import Clock, Scene, Timing, read
 from minigrad.errors import CompileError, MinigradError
 from minigrad.runtime.device import Buffer, Device, Launch
 
-BATCH, BEAM, STALE = 16, 2, 3
-"""Plans that are compiled together; the best ones whose neighbours come next; rounds with little gain that end it."""
+BATCH, BEAM, STALE, MOST_OF_POLICY = 8, 2, 3, 64
+"""Plans that are compiled together; the best ones whose neighbours come next; rounds with little gain that end it;
+candidates of a policy."""
 
 LITTLE, KNOWN, MOST_RUNS, LEAST_RUNS = 0.03, 0.02, 15, 3
 """Gain of a round that is little; error to which a time is to be known; runs of one plan at most and at least."""
 
-HOPELESS, TOO_SLOW, SLOWER, ENDED = 10.0, 1.5, 1.1, 100.0
-"""Factors over the plan in force: of a prediction that is not run; of one run, and of several, that are the last; and
-of a run alone that ends the hope for a plan."""
+HOPELESS, TOO_SLOW, SLOWER = 10.0, 1.5, 1.1
+"""Factors over the plan in force: of a prediction that is not run; of one run, and of several, that are the last."""
 
-WINDOW_BYTES, WINDOW_SHARE = 64 << 20, 2.0
-"""What the launches before a kernel touch, which is more than the last cache holds, and the time that they may take
-beside its own."""
+REPEATED = 1_000_003
+"""The elements after which random operands repeat."""
 
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A run of a plan: what `run_plan` takes."""
-
-    plan: ExecutionPlan
-    leaves: dict[int, Callable[[], Buffer | None]]
-    numbers: dict[int, float]
-    values: dict[str, int]
-    highest: dict[str, int]
-
-
-class Watch(Observer):
-    """Notes the runs of plans, whose leaves it does not keep alive: who asks how many hold a buffer must not count it.
-    """
-
-    needs_kernels = True
-
-    def __init__(self) -> None:
-        self.works: list[Work] = []
-
-    def ran(self, run: Ran) -> None:
-        leaves: dict[int, Callable[[], Buffer | None]] = {k: ref(b) for k, b in run.leaves.items()}
-        self.works.append(Work(run.plan, leaves, dict(run.numbers), dict(run.values), dict(run.highest)))
-
-
-class Clock:
-    """Where a search reads the time and has launches timed; tests have another one."""
-
-    def now(self) -> float:
-        """Seconds."""
-        return time.perf_counter()
-
-    def run(self, device: Device, before: list[Launch], launch: Launch) -> float:
-        """Seconds of a launch after some that come before it."""
-        if before:
-            device.launch(before)
-        device.synchronize()
-        device.elapsed()
-        device.launch([launch])
-        device.synchronize()
-        return device.elapsed()
-
-
-@dataclass(slots=True)
-class Timing:
-    """Seconds of the runs of a launch."""
-
-    runs: list[float] = field(default_factory=list)
-
-    @property
-    def seconds(self) -> float:
-        return median(self.runs)
-
-    @property
-    def error(self) -> float:
-        """The standard error of the median, in parts of it."""
-        middle = self.seconds
-        deviation = median([abs(s - middle) for s in self.runs])
-        return 1.9 * deviation / max(middle, 1e-12) / len(self.runs) ** 0.5
-
-    def __str__(self) -> str:
-        return f"{1e3 * self.seconds:.4g} ms, within {100 * self.error:.1f}%, of {len(self.runs)} runs"
-
-
-class Scene:
-    """A step's launches over memory of their own, with what its leaves hold."""
-
-    def __init__(self, work: Work):
-        plan, device = work.plan, work.plan.device
-        self.plan, self.device = plan, device
-        self.own: list[Buffer] = []
-        sizes = [number(size, work.values) for size in plan.sizes]
-        layout = arena_for(plan, work.values, work.highest)
-        try:
-            memory = self._alloc(max(layout.nbytes, 1))
-            buffers: list[Any] = [
-                Buffer(device, size, memory.handle, memory.offset + layout.offsets[k], memory)
-                if k in layout.offsets else self._alloc(size) for k, size in enumerate(sizes)]
-            random = np.random.default_rng(0)
-            for k, leaf in plan.read:
-                held = work.leaves[leaf]() if leaf in work.leaves else None
-                data = random.standard_normal(-(-sizes[k] // 4), np.float32).view(np.uint8)[:sizes[k]]
-                if held is not None and held.handle is not None:
-                    device.copy_out(held, data)
-                device.copy_in(buffers[k], data)
-        except BaseException:
-            self.free()
-            raise
-        self.buffers = buffers
-        self.launches = launches_of(plan, buffers, work.numbers, work.values)
-        self.seconds = [0.0] * len(self.launches)
-
-    def _alloc(self, nbytes: int) -> Buffer:
-        self.own.append(self.device.alloc(nbytes))
-        return self.own[-1]
-
-    def free(self) -> None:
-        with suppress(MinigradError):
-            for buffer in self.own:
-                self.device.free(buffer)
-        self.own = []
-
-    def item(self, at: int) -> Item:
-        return self.plan.items[self.launches[at].item]
-
-    def types(self, at: int) -> dict[int, DType]:
-        """By slot that a launch touches, the type of its elements."""
-        item = self.item(at)
-        buffers = item.function.buffers if item.function is not None else ()
-        return {slot: b.dtype for row in item.rows for slot, b in zip(row.values, buffers, strict=True)}
-
-    def window(self, at: int) -> list[Launch]:
-        """The launches before one, as many as decide what the caches hold."""
-        first, touched, seconds = at, 0, 0.0
-        while first > 0 and (first == at or touched < WINDOW_BYTES and seconds < WINDOW_SHARE * self.seconds[at]):
-            first -= 1
-            item = self.item(first)
-            touched += sum(self.buffers[k].nbytes for k in item.reads | item.writes)
-            seconds += self.seconds[first]
-        return self.launches[first:at]
+ODD = np.array([np.inf, -np.inf, np.nan, -0.0, 1e-40, -1e-40, 3e38], np.float32)
 
 
 @dataclass(slots=True)
@@ -199,18 +75,15 @@ class Trial:
         self.best: list[tuple[float, AnyPlan]] = [(1.0, found.before)]
         self.random = np.random.default_rng(0)
         self.own: dict[int, Buffer] = {}
-        self.operands: list[dict[int, np.ndarray]] = []
-        self.results: list[list[np.ndarray]] = []
-        self.alone = 0.0
+        self.results: dict[bool, list[np.ndarray]] = {}
         try:
             for slot in dict.fromkeys(self.slots):
                 self.own[slot] = self.device.alloc(max(self.scene.buffers[slot].nbytes, 1))
-            for odd in (False, True):
-                self.operands.append({slot: operand(self.types[slot], self.scene.buffers[slot].nbytes, odd, self.random)
-                                      for slot in self.own})
-                self.results.append(self._apart(self.launch, self.operands[-1], self.own))
-            self.alone = self.clock.run(self.device, [], self._over_own(self.launch))
+            for odd in (True, False):
+                self._fill(odd, [*self.own])
+                self.results[odd] = self._written(self.launch)
             self.ready = self._same(self.launch)
+            self.seconds = self.clock.work(self.device, self.window, self.launch)
         except BaseException:
             self.free()
             raise
@@ -224,45 +97,51 @@ class Trial:
 
     # ---- the same bits ----
 
-    def _over_own(self, launch: Launch) -> Launch:
-        return replace(launch, arguments=(*[self.own[s] for s in self.slots], *launch.arguments[len(self.slots):]))
+    def _fill(self, odd: bool, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self.device.copy_in(self.own[slot], operand(self.types[slot], self.scene.buffers[slot].nbytes, odd, slot))
 
-    def _apart(self, launch: Launch, operands: dict[int, np.ndarray], fill: Sequence[int]) -> list[np.ndarray]:
-        """What a launch writes to memory that held these operands; all but `fill` of it does already."""
-        for slot in fill:
-            self.device.copy_in(self.own[slot], operands[slot])
-        self.device.launch([self._over_own(launch)])
+    def _written(self, launch: Launch) -> list[np.ndarray]:
+        """What a launch writes to memory of the trial's own."""
+        self.device.launch([replace(launch, arguments=(*[self.own[s] for s in self.slots],
+                                                       *launch.arguments[len(self.slots):]))])
         return [read(self.own[s]) for s in self.written]
 
     def _same(self, launch: Launch) -> bool:
-        """True where a launch gives the bits of the plan in force."""
-        for operands, expected in zip(self.operands, self.results, strict=True):
-            found = self._apart(launch, operands, [*self.own])
-            if not all([alike(a, b, self.types[s], self.rounding)
-                        for s, a, b in zip(self.written, found, expected, strict=True)]):
-                return False
-        return True
+        """True where a launch gives the bits of the plan in force, on operands and on odd ones."""
+        same = True
+        for odd, slots in ((False, self.written), (True, [*self.own])):
+            self._fill(odd, slots)
+            found = self._written(launch)
+            same = all([alike(a, b, self.types[s], self.rounding)
+                        for s, a, b in zip(self.written, found, self.results[odd], strict=True)])
+            if not same:
+                break
+        if odd:
+            self._fill(False, [*self.own])
+        return same
 
     # ---- plans ----
 
-    def search(self, until: float) -> None:
-        """Rounds of plans until their gain is little, or until a time."""
+    def search(self, first: Sequence[AnyPlan], until: float) -> None:
+        """Rounds of plans, some that others gained by first, until their gain is little, or until a time."""
         target, stage = self.device.target, self.found.stage
         pool: dict[str, AnyPlan] = {}
         known = {str(self.found.before)}
         grown: set[str] = set()
         stale = 0
         nest = self.nests[0]
-        first = [plan for policy in (panels, contraction) for plan in islice(policy.candidates(nest, target), BATCH * 4)
-                 ] if len(self.nests) == 1 else []
+        self.round([plan for plan in first if str(plan) not in known], until)
+        known.update(map(str, first))
+        policies = (panels, contraction) if len(self.nests) == 1 and not target.is_gpu else ()
+        new = [plan for policy in policies for plan in islice(policy.candidates(nest, target), MOST_OF_POLICY)]
         while stale < STALE and self.clock.now() < until:
-            new = first + [other for _, plan in self.best[:BEAM] if str(plan) not in grown
-                           for other in neighbours(self.parts[stage], plan)]
-            grown.update([str(plan) for _, plan in self.best[:BEAM]])
-            first = []
+            new += [other for _, plan in self.best if str(plan) not in grown
+                    for other in neighbours(self.parts[stage], plan)]
+            grown.update([str(plan) for _, plan in self.best])
             fresh = {str(plan): plan for plan in new if str(plan) not in known}
             known.update(fresh)
-            pool = self._ordered(fresh) | pool
+            pool, new = self._ordered(fresh) | pool, []
             if not pool:
                 return
             some = [pool.pop(text) for text in [*pool][:BATCH]]
@@ -299,7 +178,8 @@ class Trial:
     def _loaded(self, stages: Sequence[tuple[AnyPlan, Stage]]) -> Iterator[tuple[AnyPlan, Stage, Any]]:
         """Stages with their executables; those that a compiler refuses are left out."""
         def load(some: Sequence[tuple[AnyPlan, Stage]]) -> list[Any]:
-            return self.device.load([render(s.function, self.device.target) for _, s in some])
+            with config(disk_cache=False):
+                return self.device.load([render(s.function, self.device.target) for _, s in some])
         try:
             yield from [(plan, s, x) for (plan, s), x in zip(stages, load(stages), strict=True)]
         except (CompileError, *MISTAKES):
@@ -311,24 +191,33 @@ class Trial:
         """Checks and times a plan; it is the best so far if it is faster than all others."""
         mine = launch(self.launch)
         self.found.tried += 1
-        first = self.clock.run(self.device, [], self._over_own(mine))
-        if first > ENDED * max(self.alone, 1e-6) or not self._same(mine):
-            return
         old, new = Timing(), Timing()
+        units = self.device.target.units
+        waits = waiting(mine.extent, units) / waiting(self.launch.extent, units)
         while len(new.runs) < MOST_RUNS:
-            old.runs.append(self.clock.run(self.device, self.window, self.launch))
-            new.runs.append(self.clock.run(self.device, self.window, mine))
-            ratio, count = new.seconds / max(old.seconds, 1e-12), len(new.runs)
-            if ratio > TOO_SLOW or count >= LEAST_RUNS and ratio > min(SLOWER, SLOWER * self.best[0][0]):
+            new.runs.append(self.clock.work(self.device, self.window, mine))
+            if new.runs[0] * waits > TOO_SLOW * self.seconds:
                 return
-            if count >= LEAST_RUNS and max(old.error, new.error) < KNOWN or self.clock.now() >= until:
+            old.runs.append(self.clock.work(self.device, self.window, self.launch))
+            ratio, count = new.seconds / max(old.seconds, 1e-12) * waits, len(new.runs)
+            if count >= LEAST_RUNS and ratio > SLOWER * self.best[0][0]:
+                return
+            if (count >= LEAST_RUNS and max(old.error, new.error) < KNOWN) or self.clock.now() >= until:
                 break
+        if ratio > self.best[min(BEAM, len(self.best)) - 1][0] or not self._same(mine):
+            return
         if ratio < self.best[0][0]:
             self.found.best, self.found.launch, self.found.old, self.found.new = plan, launch, old, new
-        self.best = sorted([*self.best, (ratio, plan)], key=lambda pair: pair[0])[:BEAM + 1]
+            self.seconds = old.seconds
+        self.best = sorted([*self.best, (ratio, plan)], key=lambda pair: pair[0])[:BEAM]
 
 
-def predicted(nests: Sequence[Any], plan: AnyPlan, device: Device) -> float:
+def waiting(extent: int, units: int) -> float:
+    """The factor by which the busiest of so many workers has more than its part of so many iterations."""
+    return -(-extent // units) * units / max(extent, 1)
+
+
+def predicted(nests: Sequence[Any], plan: object, device: Device) -> float:
     """Cycles of a plan by the model; 0.0 where it says nothing."""
     if not isinstance(plan, Plan) or len(nests) != 1 or device.target.is_gpu:
         return 0.0
@@ -337,32 +226,21 @@ def predicted(nests: Sequence[Any], plan: AnyPlan, device: Device) -> float:
     return 0.0
 
 
-def read(buffer: Buffer) -> np.ndarray:
-    """The bytes of a buffer."""
-    found = np.empty(buffer.nbytes, np.uint8)
-    buffer.device.copy_out(buffer, found)
-    return found
-
-
-def operand(dtype: DType, nbytes: int, odd: bool, random: np.random.Generator) -> np.ndarray:
-    """Bytes of random values of a type; among `odd` ones are infinities, NaN, -0.0, the smallest and the largest."""
-    count = nbytes // max(dtype.itemsize, 1)
-    if dtype.name in ("float16", "float32", "float64", "bfloat16"):
+def operand(dtype: DType, nbytes: int, odd: bool, seed: int) -> np.ndarray:
+    """Bytes of random values of a type; among `odd` ones are infinities, NaN, -0.0, the smallest and the largest. Large
+    ones repeat."""
+    random = np.random.default_rng(seed)
+    count = min(nbytes // max(dtype.itemsize, 1), REPEATED)
+    if dtype.is_float:
         values = random.standard_normal(count, np.float32)
         if odd:
-            where = random.random(count) < min(0.01, 8 / max(count, 1))
-            values[where] = random.choice(np.array([np.inf, -np.inf, np.nan, -0.0, 1e-40, -1e-40, 3e38], np.float32),
-                                          int(where.sum()))
+            values[random.random(count) < min(0.01, 8 / max(count, 1))] = random.choice(ODD)
         with np.errstate(over="ignore"):
             found = (values.view(np.uint32) >> 16).astype(np.uint16) if dtype.name == "bfloat16" else \
                 values.astype(dtype.np)
-    elif dtype.kind == "b":
-        found = random.integers(0, 2, count).astype(np.uint8)
     else:
-        found = random.integers(0, 100 if odd else 8, count).astype(dtype.np)
-    data = np.zeros(nbytes, np.uint8)
-    data[:found.nbytes] = found.view(np.uint8)[:nbytes]
-    return data
+        found = random.integers(0, 2 if dtype.kind == "b" else 100 if odd else 8, count).astype(dtype.np)
+    return np.resize(found.view(np.uint8), nbytes)
 
 
 def alike(a: np.ndarray, b: np.ndarray, dtype: DType, rounding: bool) -> bool:

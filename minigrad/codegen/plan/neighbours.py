@@ -1,8 +1,8 @@
 """Plans that differ from a plan in one thing: what a search by measuring tries (`engine/search.py`).
 
     a split       by half, twice or, of what is written out, one more or less
-    a loop        serial or written out; for workers or not; one or two places further out or in; in parts, the inner one
-                  written out
+    a loop        serial or written out; for workers or not; one or two places further out or in; in parts, of which
+                  the inner one is written out
     a copy        put in or taken out; a prefetch likewise
     sizes         constants
 
@@ -30,7 +30,8 @@ EDGES = {False: ("back", "guard", "short"), True: ("rest", "guard", "short")}
 MOST_WRITTEN_OUT, REACH = 16, 2
 """Iterations of a loop that is written out; places that a loop moves."""
 
-REFUSALS = (MinigradError, InternalError, ArithmeticError, AssertionError, AttributeError, LookupError, StopIteration, TypeError, ValueError)
+REFUSALS = (MinigradError, InternalError, ArithmeticError, AssertionError, AttributeError, LookupError, StopIteration,
+            TypeError, ValueError)
 """Raised for plans that do not fit; by some that nobody would write, others than PlanError."""
 
 
