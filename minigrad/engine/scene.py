@@ -54,6 +54,8 @@ class Clock:
 
     def __init__(self) -> None:
         self._one = config(threads=1)
+        self.compiling = 0.1
+        """Seconds that a program takes to compile, of late."""
 
     def now(self) -> float:
         """Seconds."""

@@ -29,7 +29,7 @@ from minigrad.engine.tuned import Row, file_of, keep_rows, machine_of, put_in_fo
 from minigrad.errors import MinigradError, present, quantity
 from minigrad.runtime.device import Device
 
-SHARE, CONFIRM, ROUNDS, WORTH = 2.0, 0.15, 3, 0.01
+SHARE, CONFIRM, ROUNDS, WORTH = 2.0, 0.15, 5, 0.01
 """Of the time that is left: for a kernel, times its share of the step; for the confirmation, which takes so many rounds
 at least. The gain that makes a row worth keeping."""
 
@@ -174,8 +174,10 @@ class Search:
         found.old, found.new, old, new = (
             Timing([sum(step[place] for place in places) for step in times[key]])
             for key in ((False, False), (False, True), (True, False), (True, True)))
-        slower = new.seconds * (1 - new.error) > old.seconds * (1 + old.error)
-        return found.new.seconds < found.old.seconds * (1 - WORTH) and not slower
+        def faster(a: Timing, b: Timing) -> bool:
+            return a.seconds * (1 + a.error) < b.seconds * (1 - b.error)
+        return found.new.seconds < found.old.seconds * (1 - WORTH) and faster(found.new, found.old) and \
+            not faster(old, new)
 
     def _differing(self, scenes: Sequence[Scene], winners: dict[tuple[int, int], Found]) -> set[str]:
         """The names of kernels that a step's own operands give other bits."""

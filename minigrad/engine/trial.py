@@ -1,7 +1,7 @@
 """One kernel of a step under trial: other plans for it, checked bit for bit and timed where it stands in the step."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -13,18 +13,21 @@ from minigrad.codegen.cost.plans import estimate
 from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.passes import MISTAKES, Stage, drafted, render, stage_by
 from minigrad.codegen.plan.neighbours import neighbours
-from minigrad.codegen.plan.several import AnyPlan
+from minigrad.codegen.plan.several import AnyPlan, BlockPlan
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.policy import contraction, panels
+from minigrad.codegen.policy.blocks import block_form
 from minigrad.config import config
 from minigrad.dtype import DType
 from minigrad.engine.scene import Clock, Scene, Timing, read
-from minigrad.errors import CompileError, MinigradError
+from minigrad.errors import CompileError, MinigradError, present
+from minigrad.program import Program
 from minigrad.runtime.device import Buffer, Device, Launch
 
-BATCH, BEAM, STALE, MOST_OF_POLICY = 8, 2, 3, 64
-"""Plans that are compiled together; the best ones whose neighbours come next; rounds with little gain that end it;
-candidates of a policy."""
+BATCH, ROUNDS, BEAM, STALE, MOST_OF_POLICY, MOST_TEXT = 8, 3, 2, 3, 64, 5
+"""Plans that are compiled together, and rounds that compilers are to leave time for; the best ones whose neighbours
+come next; rounds with little gain that end it; candidates of a policy; how long the text of a program may be, over that
+of the plan in force."""
 
 LITTLE, KNOWN, MOST_RUNS, LEAST_RUNS = 0.03, 0.02, 15, 3
 """Gain of a round that is little; error to which a time is to be known; runs of one plan at most and at least."""
@@ -64,14 +67,17 @@ class Trial:
         self.scene, self.at = found.places[0]
         self.device, self.launch = self.scene.device, self.scene.launches[self.at]
         self.window = self.scene.window(self.at)
-        units, self.parts, _ = drafted(found.kernel, self.device.target)
-        self.nests = units[found.stage][0]
+        units, parts, _ = drafted(found.kernel, self.device.target)
+        self.nests, self.form = units[found.stage][0], parts[found.stage]
+        if isinstance(found.before, BlockPlan):
+            self.form = block_form(self.form, self.device.target)
         item = self.scene.item(self.at)
         row, = item.rows
         self.slots, self.kept = row.values, len(row.values) + len(row.scalars)
         self.types = self.scene.types(self.at)
         self.written = sorted(item.writes)
         self.functions = {item.function}
+        self.text = len(render(present(item.function, "[search] expected loops"), self.device.target).source)
         self.best: list[tuple[float, AnyPlan]] = [(1.0, found.before)]
         self.random = np.random.default_rng(0)
         self.own: dict[int, Buffer] = {}
@@ -125,7 +131,7 @@ class Trial:
 
     def search(self, first: Sequence[AnyPlan], until: float) -> None:
         """Rounds of plans, some that others gained by first, until their gain is little, or until a time."""
-        target, stage = self.device.target, self.found.stage
+        target = self.device.target
         pool: dict[str, AnyPlan] = {}
         known = {str(self.found.before)}
         grown: set[str] = set()
@@ -137,14 +143,15 @@ class Trial:
         new = [plan for policy in policies for plan in islice(policy.candidates(nest, target), MOST_OF_POLICY)]
         while stale < STALE and self.clock.now() < until:
             new += [other for _, plan in self.best if str(plan) not in grown
-                    for other in neighbours(self.parts[stage], plan)]
+                    for other in neighbours(self.form, plan)]
             grown.update([str(plan) for _, plan in self.best])
             fresh = {str(plan): plan for plan in new if str(plan) not in known}
             known.update(fresh)
             pool, new = self._ordered(fresh) | pool, []
             if not pool:
                 return
-            some = [pool.pop(text) for text in [*pool][:BATCH]]
+            count = int((until - self.clock.now()) / (ROUNDS * self.clock.compiling))
+            some = [pool.pop(text) for text in [*pool][:max(1, min(BATCH, count))]]
             before = self.best[0][0]
             self.round(some, until)
             stale = 0 if self.best[0][0] < before * (1 - LITTLE) else stale + 1
@@ -175,17 +182,30 @@ class Trial:
                 launch, executable=executable, arguments=(*launch.arguments[:self.kept], *stage.dims),
                 extent=stage.extent), until)
 
-    def _loaded(self, stages: Sequence[tuple[AnyPlan, Stage]]) -> Iterator[tuple[AnyPlan, Stage, Any]]:
-        """Stages with their executables; those that a compiler refuses are left out."""
-        def load(some: Sequence[tuple[AnyPlan, Stage]]) -> list[Any]:
-            with config(disk_cache=False):
-                return self.device.load([render(s.function, self.device.target) for _, s in some])
+    def _loaded(self, stages: Sequence[tuple[AnyPlan, Stage]]) -> list[tuple[AnyPlan, Stage, Any]]:
+        """Stages with their executables; those that a compiler refuses, or that would keep it busy, are left out."""
+        start, programs = self.clock.now(), list[tuple[AnyPlan, Stage, Program]]()
+        for plan, stage in stages:
+            with suppress(*MISTAKES):
+                program = render(stage.function, self.device.target)
+                if len(program.source) <= MOST_TEXT * self.text:
+                    programs.append((plan, stage, program))
         try:
-            yield from [(plan, s, x) for (plan, s), x in zip(stages, load(stages), strict=True)]
+            found = self._load([program for _, _, program in programs])
         except (CompileError, *MISTAKES):
-            for plan, stage in stages:
-                with suppress(CompileError, *MISTAKES):
-                    yield plan, stage, load([(plan, stage)])[0]
+            found = [self._alone(program) for _, _, program in programs]
+        self.clock.compiling += 0.5 * ((self.clock.now() - start) / max(len(programs), 1) - self.clock.compiling)
+        return [(plan, stage, x) for (plan, stage, _), x in zip(programs, found, strict=True) if x is not None]
+
+    def _alone(self, program: Program) -> Any:
+        try:
+            return self._load([program])[0]
+        except (CompileError, *MISTAKES):
+            return None
+
+    def _load(self, programs: list[Program]) -> list[Any]:
+        with config(disk_cache=False):
+            return self.device.load(programs)
 
     def _try(self, plan: AnyPlan, launch: Callable[[Launch], Launch], until: float) -> None:
         """Checks and times a plan; it is the best so far if it is faster than all others."""

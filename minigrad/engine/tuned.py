@@ -31,6 +31,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from threading import get_ident
 from weakref import WeakKeyDictionary
 
 from minigrad.codegen.machines import machine as machines
@@ -161,7 +162,7 @@ def keep_rows(path: Path, rows: Sequence[Row]) -> None:
     make_own(path.parent)
     with _locked(path):
         known = {row.key: row for row in (*read_rows(path), *rows)}
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.{get_ident()}.tmp")
         try:
             temporary.write_text("".join([f"{row}\n\n" for row in known.values()]), encoding="utf-8")
             os.replace(temporary, path)

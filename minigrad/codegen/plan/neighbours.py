@@ -6,8 +6,8 @@
     a copy        put in or taken out; a prefetch likewise
     sizes         constants
 
-None of them turns the loops of a sum around, or divides a sum among lanes or accumulators in another way. What blocks
-of terms they leave to a long sum may still differ.
+None of them turns the loops of a sum around, or divides a sum among lanes or accumulators in another way. Blocks of
+terms of a long sum may still be others, and the order of a window's taps where copies share what is loaded (`taps.py`).
 """
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from minigrad.codegen.kernel.nodes import Kernel, Nest
 from minigrad.codegen.lowering.rename import statements
+from minigrad.codegen.plan.block import COMPUTED
 from minigrad.codegen.plan.check import check
 from minigrad.codegen.plan.loops import Loops, Step
 from minigrad.codegen.plan.several import AnyPlan
@@ -24,8 +25,9 @@ from minigrad.errors import InternalError, MinigradError
 from minigrad.expr import variables
 from minigrad.value import walk
 
-EDGES = {False: ("back", "guard", "short"), True: ("rest", "guard", "short")}
-"""The edges of splits to try where the size does not divide the extent, of loops of the domain and of sums."""
+EDGES = {False: ("back", "short"), True: ("rest", "short")}
+"""The edges of splits to try where the size does not divide the extent, of loops of the domain and of sums. Under the
+edge guard products are added that are rounded first."""
 
 MOST_WRITTEN_OUT, REACH = 16, 2
 """Iterations of a loop that is written out; places that a loop moves."""
@@ -36,17 +38,20 @@ REFUSALS = (MinigradError, InternalError, ArithmeticError, AssertionError, Attri
 
 
 def neighbours(kernel: Kernel, plan: AnyPlan) -> Iterator[AnyPlan]:
-    """The plans that differ in one thing and pass the check; of several nests, in the plan of one of them."""
+    """The plans that differ in one thing and pass the check; of several nests, in the plan of one of them. `kernel` is
+    the block for a plan of one."""
     if isinstance(plan, Plan):
-        yield from _neighbours(kernel, kernel.nests[0], plan)
-    elif len(kernel.nests) == len(plan.plans):
-        for k, (nest, own) in enumerate(zip(kernel.nests, plan.plans, strict=True)):
-            for other in _neighbours(kernel, nest, own) if isinstance(own, Plan) else ():
-                yield replace(plan, plans=(*plan.plans[:k], other, *plan.plans[k + 1:]))
+        yield from _neighbours(kernel, plan)
+        return
+    alone = [*kernel.alone()] if kernel.block is not None else [kernel.with_nests((nest,)) for nest in kernel.nests]
+    for k, (one, own) in enumerate(zip(alone, plan.plans, strict=True)):
+        for other in _neighbours(one, own) if own != COMPUTED else ():
+            yield replace(plan, plans=(*plan.plans[:k], other, *plan.plans[k + 1:]))
 
 
-def _neighbours(kernel: Kernel, nest: Nest, plan: Plan) -> Iterator[Plan]:
-    """Of those that differ in the edge of a split, the first one."""
+def _neighbours(kernel: Kernel, plan: Plan) -> Iterator[Plan]:
+    """Those of the kernel of one nest; of such as differ in the edge of a split, the first one."""
+    nest, = kernel.nests
     for some in _alternatives(nest, plan):
         for other in some:
             try:
