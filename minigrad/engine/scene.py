@@ -50,10 +50,11 @@ class Watch(Observer):
 
 
 class Clock:
-    """Where a search reads the time and has launches timed; tests have another one."""
+    """Where a search reads the time and has launches timed; tests have another one. `alone` is a context with one
+    worker, in which a search runs but for what all workers do, and compilers."""
 
     def __init__(self) -> None:
-        self._one = config(threads=1)
+        self.alone, self.together = config(threads=1), config()
         self.compiling = 0.1
         """Seconds that a program takes to compile, of late."""
 
@@ -62,21 +63,22 @@ class Clock:
         return time.perf_counter()
 
     def work(self, device: Device, before: list[Launch], launch: Launch) -> float:
-        """Seconds of a launch after some that come before it. On the CPU one worker does all of it, and the seconds are
-        those of the processor, which others who want it do not lengthen."""
+        """Seconds of a launch after some that come before it: on the CPU of the processor that its one worker runs on,
+        which others who want it do not lengthen."""
+        if before:
+            device.launch(before)
         if device.name != "CPU":
-            if before:
-                device.launch(before)
-            return self.wall(device, launch)
-        with self._one:
-            if before:
-                device.launch(before)
-            start = time.thread_time()
-            device.launch([launch])
-            return time.thread_time() - start
+            return self._elapsed(device, launch)
+        start = time.thread_time()
+        device.launch([launch])
+        return time.thread_time() - start
 
     def wall(self, device: Device, launch: Launch) -> float:
         """Seconds of a launch by all workers."""
+        with self.together:
+            return self._elapsed(device, launch)
+
+    def _elapsed(self, device: Device, launch: Launch) -> float:
         device.synchronize()
         device.elapsed()
         device.launch([launch])

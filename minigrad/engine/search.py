@@ -68,7 +68,13 @@ class Search:
 
     def of(self, works: Sequence[Work]) -> Outcome:
         """Searches, keeps what it finds and has it used from the next plan on. What comes between, Ctrl-C or a device
-        that is lost, does not undo what was confirmed."""
+        that is lost, does not undo what was verified."""
+        with self.clock.alone:
+            self._of(works)
+        self.say(str(self.outcome))
+        return self.outcome
+
+    def _of(self, works: Sequence[Work]) -> None:
         scenes: list[Scene] = []
         try:
             for work in works:
@@ -89,8 +95,6 @@ class Search:
         finally:
             for scene in scenes:
                 scene.free()
-        self.say(str(self.outcome))
-        return self.outcome
 
     def _step(self, scenes: Sequence[Scene], chosen: dict[tuple[int, int], Found], all_workers: bool = False
               ) -> dict[tuple[int, int], float]:
@@ -148,10 +152,12 @@ class Search:
         wrong = self._differing(scenes, winners)
         winners = {place: found for place, found in winners.items() if found.name not in wrong}
         times: dict[tuple[bool, bool], list[dict[tuple[int, int], float]]] = {}
-        for k in range(MOST_RUNS if winners else 0):
-            if k >= ROUNDS and self.clock.now() >= self.end:
-                break
-            for all_workers in (False, True):
+        for all_workers in (False, True) if winners else ():
+            self._step(scenes, {}, all_workers)  # workers begin or end
+            until = self.end - (self.end - self.clock.now()) / 2 * (not all_workers)
+            for k in range(MOST_RUNS):
+                if k >= ROUNDS and self.clock.now() >= until:
+                    break
                 for new in (False, True) if k % 2 else (True, False):
                     step = self._step(scenes, winners if new else {}, all_workers)
                     times.setdefault((all_workers, new), []).append(step)

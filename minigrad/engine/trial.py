@@ -141,7 +141,7 @@ class Trial:
         known.update(map(str, first))
         policies = (panels, contraction) if len(self.nests) == 1 and not target.is_gpu else ()
         new = [plan for policy in policies for plan in islice(policy.candidates(nest, target), MOST_OF_POLICY)]
-        while stale < STALE and self.clock.now() < until:
+        while stale < STALE * BATCH and self.clock.now() < until:
             new += [other for _, plan in self.best if str(plan) not in grown
                     for other in neighbours(self.form, plan)]
             grown.update([str(plan) for _, plan in self.best])
@@ -154,7 +154,7 @@ class Trial:
             some = [pool.pop(text) for text in [*pool][:max(1, min(BATCH, count))]]
             before = self.best[0][0]
             self.round(some, until)
-            stale = 0 if self.best[0][0] < before * (1 - LITTLE) else stale + 1
+            stale = 0 if self.best[0][0] < before * (1 - LITTLE) else stale + len(some)
 
     def _ordered(self, plans: dict[str, AnyPlan]) -> dict[str, AnyPlan]:
         """Plans that are worth a run, cheapest by the model first; what it knows nothing of is as the plan in force."""
@@ -204,7 +204,7 @@ class Trial:
             return None
 
     def _load(self, programs: list[Program]) -> list[Any]:
-        with config(disk_cache=False):
+        with self.clock.together, config(disk_cache=False):
             return self.device.load(programs)
 
     def _try(self, plan: AnyPlan, launch: Callable[[Launch], Launch], until: float) -> None:
