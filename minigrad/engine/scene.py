@@ -19,8 +19,8 @@ from minigrad.errors import MinigradError
 from minigrad.runtime.device import Buffer, Device, Launch
 
 WINDOW_BYTES, WINDOW_SHARE = 64 << 20, 1.0
-"""What the launches before a kernel touch, which is more than the last cache holds, and the time that they may take
-beside its own."""
+"""Bytes that the launches before a kernel touch, more than the last cache holds, and the time that they may take beside
+its own."""
 
 
 @dataclass(frozen=True, slots=True)

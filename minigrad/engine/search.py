@@ -36,8 +36,8 @@ at least. The gain that makes a row worth keeping."""
 
 @dataclass(slots=True)
 class Outcome:
-    """What a search came to: the kernels of the step, the rows that were kept, seconds of all launches of a step before
-    and after, and why it ended before its time, or ''."""
+    """The result of a search: the kernels of the step, the rows that were kept, seconds of all launches of a step
+    before and after, and why it ended before its time, or ''."""
 
     kernels: list[Found] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
@@ -140,7 +140,7 @@ class Search:
         if found.best is not None:
             self.gained.setdefault(str(found.before), []).insert(0, found.best)
             self.say(f"{found.name}  {1e3 * found.old.seconds:.3f} -> {1e3 * found.new.seconds:.3f} ms, "
-                     f"{found.tried} plans")
+                     f"{quantity(found.tried, 'plan')}")
 
     # ---- all of them ----
 

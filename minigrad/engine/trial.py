@@ -43,8 +43,8 @@ ODD = np.array([np.inf, -np.inf, np.nan, -0.0, 1e-40, -1e-40, 3e38], np.float32)
 
 @dataclass(slots=True)
 class Found:
-    """What is known of a kernel of the step: its launches there, its plan in force with the time, and the best plan.
-    `tried` counts plans that ran; `seconds` are those of one step."""
+    """A kernel of the step and what is known of it: its launches there, its plan in force with the time, and the best
+    plan. `tried` counts plans that ran; `seconds` are those of one step."""
 
     name: str
     kernel: Kernel
@@ -108,7 +108,7 @@ class Trial:
             self.device.copy_in(self.own[slot], operand(self.types[slot], self.scene.buffers[slot].nbytes, odd, slot))
 
     def _written(self, launch: Launch) -> list[np.ndarray]:
-        """What a launch writes to memory of the trial's own."""
+        """The bytes that a launch writes to memory of the trial's own."""
         self.device.launch([replace(launch, arguments=(*[self.own[s] for s in self.slots],
                                                        *launch.arguments[len(self.slots):]))])
         return [read(self.own[s]) for s in self.written]

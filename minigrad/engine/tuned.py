@@ -58,7 +58,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What there is one row for."""
+        """There is one row for each."""
         return self.name, self.facts.get("machine", ""), self.facts.get("driver", "")
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class Row:
 
 
 def machine_of(device: Device) -> str:
-    """What a plan's time depends on, beside the driver."""
+    """The machine that a plan's time depends on, beside the driver."""
     target = device.target
     return f"{target.cpu}, {target.units} units, vectors of {target.vector_bytes} bytes"
 

@@ -31,7 +31,7 @@ number = 3
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "model.py").write_text(MODEL)
-    with config(device="CPU", cache_dir=tmp_path):
+    with config(device="CPU", cache_dir=tmp_path, tuned=True):
         yield tmp_path
     get_device("CPU").tuned = None
     compiled.forget_plans()
