@@ -12,11 +12,13 @@ All runs on copies of the step's memory. The largest part of the step comes firs
 """
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
+from pathlib import Path
 
 from minigrad.codegen.kernel.text import print_kernel
 from minigrad.codegen.passes import drafted
@@ -65,6 +67,7 @@ class Search:
         self.outcome = Outcome()
         self.gained: dict[str, list[AnyPlan]] = {}
         """By plan in force, those that other kernels gained by."""
+        self.noted: set[Path] = set()
 
     def of(self, works: Sequence[Work]) -> Outcome:
         """Searches, keeps what it finds and has it used from the next plan on. What comes between, Ctrl-C or a device
@@ -95,6 +98,8 @@ class Search:
         finally:
             for scene in scenes:
                 scene.free()
+            for path in self.noted:
+                path.unlink(missing_ok=True)
 
     def _step(self, scenes: Sequence[Scene], chosen: dict[tuple[int, int], Found], all_workers: bool = False
               ) -> dict[tuple[int, int], float]:
@@ -139,8 +144,19 @@ class Search:
             trial.free()
         if found.best is not None:
             self.gained.setdefault(str(found.before), []).insert(0, found.best)
+            self._note(found)
             self.say(f"{found.name}  {1e3 * found.old.seconds:.3f} -> {1e3 * found.new.seconds:.3f} ms, "
                      f"{quantity(found.tried, 'plan')}")
+
+    def _note(self, found: Found) -> None:
+        """Writes a row beside those that are kept, for `--replay`, in case that a driver takes the process with it."""
+        device = found.places[0][0].device
+        path = file_of(device)
+        if path is not None:
+            path = path.with_name(f"{path.stem}.{os.getpid()}.tried")
+            self.noted.add(path)
+            with suppress(OSError):
+                keep_rows(path, [_row(found, device)])
 
     # ---- all of them ----
 

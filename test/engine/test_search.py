@@ -184,6 +184,16 @@ def test_ctrl_c_keeps_what_was_verified(folder: Path) -> None:
     assert read_rows(folder / "tuned" / "CPU.plans")
 
 
+def test_what_was_found_before_a_driver_crashes_can_be_replayed(folder: Path) -> None:
+    left: list[Row] = []
+
+    def note(_: Fake) -> None:
+        left.extend(row for path in (folder / "tuned").glob("*.tried") for row in read_rows(path))
+    found = searched(Fake(event=at_run(runs_of_a_search() - 2, note)))
+    assert left and {row.name for row in left} <= {kernel.name for kernel in found.kernels}
+    assert not [*(folder / "tuned").glob("*.tried")]
+
+
 def test_a_full_disk_costs_the_file_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     searched()
     path = folder / "tuned" / "CPU.plans"
