@@ -109,11 +109,11 @@ class Timing:
 
 
 class Scene:
-    """A step's launches over memory of their own, with what its leaves hold."""
+    """A plan's launches over memory of their own, with what its leaves hold. `times`: its runs in a step."""
 
-    def __init__(self, work: Work):
+    def __init__(self, work: Work, times: int = 1):
         plan, device = work.plan, work.plan.device
-        self.plan, self.device = plan, device
+        self.plan, self.device, self.times = plan, device, times
         self.own: list[Buffer] = []
         sizes = [number(size, work.values) for size in plan.sizes]
         layout = arena_for(plan, work.values, work.highest)

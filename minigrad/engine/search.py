@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -80,8 +81,8 @@ class Search:
     def _of(self, works: Sequence[Work]) -> None:
         scenes: list[Scene] = []
         try:
-            for work in works:
-                scenes.append(Scene(work))
+            for plan, times in Counter([id(work.plan) for work in works]).items():
+                scenes.append(Scene(next(work for work in works if id(work.plan) == plan), times))
             self.outcome.kernels = kernels_of(scenes)
             for _ in range(2):  # the first one wakes clocks and caches
                 self._step(scenes, {})
@@ -118,7 +119,7 @@ class Search:
         for (k, at), seconds in times.items():
             scenes[k].seconds[at] = seconds
         for found in self.outcome.kernels:
-            found.seconds = sum(scene.seconds[at] for scene, at in found.places)
+            found.seconds = sum(scene.seconds[at] * scene.times for scene, at in found.places)
             found.places.sort(key=lambda place: -place[0].seconds[place[1]])
         self.outcome.kernels.sort(key=lambda found: -found.seconds)
 
@@ -165,8 +166,9 @@ class Search:
         there."""
         winners = {(scenes.index(scene), at): found for found in self.outcome.kernels if found.best is not None
                    for scene, at in found.places}
-        wrong = self._differing(scenes, winners)
-        winners = {place: found for place, found in winners.items() if found.name not in wrong}
+        for found in self._differing(scenes, winners):
+            found.best = None
+        winners = {place: found for place, found in winners.items() if found.best is not None}
         times: dict[tuple[bool, bool], list[dict[tuple[int, int], float]]] = {}
         for all_workers in (False, True) if winners else ():
             self._step(scenes, {}, all_workers)  # workers begin or end
@@ -177,8 +179,8 @@ class Search:
                 for new in (False, True) if k % 2 else (True, False):
                     step = self._step(scenes, winners if new else {}, all_workers)
                     times.setdefault((all_workers, new), []).append(step)
-        for found in self.outcome.kernels:
-            if found.best is not None and not self._gains(found, winners, times):
+        for found in {id(found): found for found in winners.values()}.values():
+            if not self._gains(found, winners, times):
                 found.best = None
         better = {place for place, found in winners.items() if found.best is not None}
         if times:
@@ -191,8 +193,6 @@ class Search:
     def _gains(self, found: Found, winners: dict[tuple[int, int], Found],
                times: dict[tuple[bool, bool], list[dict[tuple[int, int], float]]]) -> bool:
         places = [place for place, other in winners.items() if other is found]
-        if not places:
-            return False
         found.old, found.new, old, new = (
             Timing([sum(step[place] for place in places) for step in times[key]])
             for key in ((False, False), (False, True), (True, False), (True, True)))
@@ -201,9 +201,9 @@ class Search:
         return found.new.seconds < found.old.seconds * (1 - WORTH) and faster(found.new, found.old) and \
             not faster(old, new)
 
-    def _differing(self, scenes: Sequence[Scene], winners: dict[tuple[int, int], Found]) -> set[str]:
-        """The names of kernels that a step's own operands give other bits."""
-        wrong: set[str] = set()
+    def _differing(self, scenes: Sequence[Scene], winners: dict[tuple[int, int], Found]) -> list[Found]:
+        """The kernels that the step's own operands give other bits."""
+        wrong: list[Found] = []
         for k, scene in enumerate(scenes):
             for at, launch in enumerate(scene.launches):
                 found, device = winners.get((k, at)), scene.device
@@ -221,7 +221,7 @@ class Search:
                     results.append([read(b) for b in written])
                 if not all([alike(a, b, types[s], self.rounding) for s, a, b in zip(
                         sorted(scene.item(at).writes), *results, strict=True)]):
-                    wrong.add(found.name)
+                    wrong.append(found)
         return wrong
 
     def _keep(self, kept: Sequence[Found]) -> None:

@@ -20,7 +20,7 @@ from minigrad.codegen.policy.blocks import block_form
 from minigrad.config import config
 from minigrad.dtype import DType
 from minigrad.engine.scene import Clock, Scene, Timing, read
-from minigrad.errors import CompileError, MinigradError, present
+from minigrad.errors import CompileError, DeviceError, MinigradError, present
 from minigrad.program import Program
 from minigrad.runtime.device import Buffer, Device, Launch
 
@@ -60,7 +60,8 @@ class Found:
 
 
 class Trial:
-    """Plans for a kernel, one after another. `ready` is false where the kernel's own plan gives no same bits twice."""
+    """Plans for a kernel, one after another. `ready` is False where its own plan does not give the same bits twice, or
+    there is no memory."""
 
     def __init__(self, found: Found, clock: Clock, rounding: bool):
         self.found, self.clock, self.rounding = found, clock, rounding
@@ -83,16 +84,23 @@ class Trial:
         self.own: dict[int, Buffer] = {}
         self.results: dict[bool, list[np.ndarray]] = {}
         try:
-            for slot in dict.fromkeys(self.slots):
-                self.own[slot] = self.device.alloc(max(self.scene.buffers[slot].nbytes, 1))
-            for odd in (True, False):
+            self.ready = self._has_room()
+            for odd in (True, False) if self.ready else ():
                 self._fill(odd, [*self.own])
                 self.results[odd] = self._written(self.launch)
-            self.ready = self._same(self.launch)
+            self.ready = self.ready and self._same(self.launch)
             self.seconds = self.clock.work(self.device, self.window, self.launch)
         except BaseException:
             self.free()
             raise
+
+    def _has_room(self) -> bool:
+        """True where the device had memory for the operands once more."""
+        with suppress(DeviceError):
+            for slot in dict.fromkeys(self.slots):
+                self.own[slot] = self.device.alloc(max(self.scene.buffers[slot].nbytes, 1))
+            return True
+        return False
 
     def free(self) -> None:
         """Gives the memory back."""
