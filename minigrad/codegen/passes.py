@@ -171,7 +171,7 @@ def stage_by(kernel: Kernel, k: int, plan: AnyPlan, target: Target) -> Stage:
     units, parts, _ = drafted(kernel, target)
     name = f"{kernel.name}_{k}" if len(units) > 1 else kernel.name
     stage = _stage(parts[k], units[k][0], plan, name, with_widest(plain_target(target), kernel.nests))
-    begins = from_first(flat_form(kernel))[1]
+    begins = run(from_first, flat_form(kernel))[1]
     return _bound(Staged(kernel, (stage,), ()), {}, begins).stages[0] if begins or stage.begins else stage
 
 
