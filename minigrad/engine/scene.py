@@ -50,7 +50,7 @@ class Watch(Observer):
 
 
 class Clock:
-    """Where a search reads the time and has launches timed; tests have another one. `alone` is a context with one
+    """The clock of a search, which has launches timed; tests have another one. `alone` is a context with one
     worker, in which a search runs but for what all workers do, and compilers."""
 
     def __init__(self) -> None:
