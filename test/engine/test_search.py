@@ -16,6 +16,7 @@ import pytest
 from conftest import devices
 
 from minigrad import Tensor, config, jit, plans, show
+from minigrad.codegen.machines import machine as machines
 from minigrad.codegen.plan.given import parse_given
 from minigrad.engine import compiled, tuned
 from minigrad.engine.observe import observing
@@ -261,6 +262,19 @@ def test_rows_of_other_machines_drivers_and_plans_are_not_used(folder: Path) -> 
     compiled.forget_plans()
     hows = [str(item.how).partition("\n")[2] for work in watched() for item in work.plan.items]
     assert device.tuned is not None and row.facts["plan"].partition("\n")[2] not in hows
+
+
+def test_rows_that_are_shared_hold_without_a_search(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, row = step().numpy(), searched().rows[0]
+    (folder / "tuned" / "CPU.plans").unlink()
+    shared = folder / f"{machines.file_of(get_device('CPU').target.cpu, get_device('CPU').target)}.plans"
+    shared.write_text(str(Row(row.name, {k: v for k, v in row.facts.items() if k not in ("driver", "instead")})))
+    monkeypatch.setattr(machines, "FOLDER", folder)
+    tuned._files.clear()
+    compiled.forget_plans()
+    hows = [str(item.how).partition("\n")[2] for work in watched() for item in work.plan.items]
+    assert row.facts["plan"].partition("\n")[2] in hows
+    np.testing.assert_array_equal(step().numpy(), expected)
 
 
 def test_processes_that_write_at_once_lose_no_row(folder: Path) -> None:
