@@ -4,7 +4,8 @@
     MINIGRAD_THREADS        worker threads of the CPU device     (all cores; of a process under mpirun, its share)
     MINIGRAD_CPU            processor to compile for: native, or x86-64-v2, -v3 (AVX2), -v4 (AVX-512) as an older one
                             would get it; of the whole process                                             (native)
-    MINIGRAD_CACHE          folder of compiled programs and fetched models      ($XDG_CACHE_HOME or ~/.cache, /minigrad)
+    MINIGRAD_CACHE          folder of compiled programs, fetched models and what machines were measured to do
+                                                                        ($XDG_CACHE_HOME or ~/.cache, /minigrad)
                             it is code: not used where others than this user and root may write (runtime/own_files.py)
     MINIGRAD_DISK_CACHE     1: keep compiled programs on disk                                              (1)
     MINIGRAD_CACHE_MB       size limit of the compiled programs on disk                                    (512)

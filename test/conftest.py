@@ -29,11 +29,14 @@ os.environ.setdefault("MINIGRAD_TUNED", "0")  # what somebody has searched here 
 import pytest  # noqa: E402
 from support.paths import ROOT  # noqa: E402
 
+from minigrad.codegen.machines import measured  # noqa: E402
 from minigrad.config import config, current  # noqa: E402
 from minigrad.runtime.opencl_quirks import INTERPRETER, SOFTWARE, short_name  # noqa: E402
 
 if TYPE_CHECKING:
     from minigrad.runtime.opencl_devices import DeviceInfo
+
+measured.NAME = "machines of tests"  # plans are those of the records of the package, whatever was measured here
 
 CPU_DRIVERS = "CL:<cpu>"
 """Stands in the names of cases for the OpenCL drivers that compile for a processor."""

@@ -143,6 +143,8 @@ def _meanings() -> list[str]:
 
 def _opencl_notes() -> list[str]:
     notes = [f"not usable: {line}" for line in platforms_without_devices()]
+    notes += [f"CL:{d.index} is {d.record}, which has {', '.join(d.differences)} as the driver says"
+              for d in devices() if d.differences]
     return notes if devices() or notes else [f"no OpenCL platform found; {DRIVERS_OF_PACKAGES}"]
 
 

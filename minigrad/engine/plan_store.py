@@ -1,7 +1,8 @@
 """Plans on disk: a second process runs a known step without scheduling, rendering or compiling.
 
-The key is the text of everything that a plan depends on: the structure of the graph, donated buffers, the target and
-the sources of the modules that make plans. A plan whose programs are not all in the cache of objects is a miss.
+The key is the text of everything that a plan depends on: the structure of the graph, donated buffers, the target, what
+was measured of it and the sources of the modules that make plans. A plan whose programs are not all in the cache of
+objects is a miss.
 
 The text of a plan is JSON: what is needed in order to run it, and nothing of how it was made. It has slots and sizes,
 programs by the digest of their source (OpenCL's with the source, which its drivers want), argument tables, memory plan.
@@ -16,6 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from minigrad.codegen.machines.machine import measured_of
 from minigrad.codegen.microkernels import registry
 from minigrad.config import current
 from minigrad.engine.exchange import with_exchanges
@@ -54,6 +56,7 @@ def plan_key(structure: tuple, donated: frozenset[int], device: Device) -> str |
         text = spell((structure, donated, settings.memory))
     except NotWritable:
         return None
+    facts += [f"{name}={value!r}" for name, value in measured_of(target).items()]
     return "\n".join([sources_digest(), device.name, *facts, *sorted(target.features), text])
 
 
@@ -84,7 +87,7 @@ def sources_digest() -> str:
     """A digest of the sources of every module that decides what is in a plan; '' where they cannot be read."""
     package = Path(__file__).resolve().parent.parent
     files = sorted([*package.glob("*.py"), *[path for f in MAKERS for path in (package / f).rglob("*.py")],
-                    *(package / "codegen" / "machines").glob("*.toml")])
+                    *(package / "codegen" / "machines").rglob("*.toml")])
     digest = sha256()
     try:
         for path in files:

@@ -10,7 +10,7 @@ from minigrad.codegen.ir.text import print_function
 from minigrad.codegen.kernel.text import print_kernel
 from minigrad.codegen.passes import Staged, render, stages_of
 from minigrad.codegen.plan.several import BlockPlan
-from minigrad.codegen.plan.steps import Plan, Stage
+from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.policy.blocks import block_form
 from minigrad.codegen.policy.packed import why_unpacked
 from minigrad.codegen.policy.window import why_unstaged
@@ -74,11 +74,6 @@ def graph_lines(graph: Graph) -> Iterator[str]:
         yield f"%{k} = {what}{ins}{params} -> {node.dtype.short}[{shape}]{' *' if k in graph.targets else ''}"
 
 
-def has_copies(plan: Plan) -> bool:
-    """True where a plan copies operands, which the cost of plans leaves out."""
-    return any(isinstance(step, Stage) for step in plan.steps)
-
-
 def texts(made: Schedule, stage: str, target: Target) -> Iterator[str]:
     """The text of each kernel at a stage: `STAGES` but for the graph."""
     shown: set[str] = set()
@@ -92,7 +87,7 @@ def texts(made: Schedule, stage: str, target: Target) -> Iterator[str]:
             if stage == "plan":
                 general = s.plan.pattern in ("contraction", "reduction")
                 notes = [why(s.nests[0], target) for why in (why_unpacked, why_unstaged)] if general else []
-                if isinstance(s.plan, Plan) and not target.is_gpu and not has_copies(s.plan):
+                if isinstance(s.plan, Plan) and not target.is_gpu:
                     notes.append(f"predicted: {estimate(s.nests[0], s.plan, target)}")
                 head, *steps = str(s.plan).splitlines()
                 whole = staged.kernel if staged.kernel.block is not None else staged.kernel.with_nests(s.nests)

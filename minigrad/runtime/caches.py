@@ -8,6 +8,16 @@ from pathlib import Path
 @lru_cache(maxsize=1)
 def cache_sizes() -> tuple[int, int]:
     """Bytes of the first and second level data caches per core; common values where the system does not tell."""
+    found = _told()
+    return found.get("1", 32 * 1024), found.get("2", 512 * 1024)
+
+
+def last_level() -> int:
+    """Bytes of the third level cache that cores share; 0 where there is none, or the system does not tell."""
+    return _told().get("3", 0)
+
+
+def _told() -> dict[str, int]:
     found = {}
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
@@ -16,4 +26,4 @@ def cache_sizes() -> tuple[int, int]:
                 found[level] = int(size[:-1]) * 1024
         except (OSError, ValueError):
             continue
-    return found.get("1", 32 * 1024), found.get("2", 512 * 1024)
+    return found

@@ -1,8 +1,7 @@
 """Registers, spills, local and private memory of a kernel, read from the object file that a GPU's compiler made of it.
 
-AMD's objects carry a note in msgpack (LLVM's AMDGPU usage guide, code object metadata). From it and the processor's
-register file follows how many waves a SIMD holds at once. Of NVIDIA, ptxas says what a kernel takes (inspected.py), and
-the CUDA programming guide what a multiprocessor has, by compute capability.
+AMD's objects carry a note in msgpack (LLVM's AMDGPU usage guide, code object metadata); of NVIDIA, ptxas says what a
+kernel takes (inspected.py). With the facts of the GPU follows how many waves it holds at once.
 """
 from __future__ import annotations
 
@@ -10,6 +9,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
+from minigrad.codegen.machines.gpus import Gpu
 from minigrad.errors import DeviceError
 
 NOTE_SECTION, METADATA_NOTE = 7, 32
@@ -30,83 +30,39 @@ class Resources:
     wave: int
 
 
-@dataclass(frozen=True, slots=True)
-class Processor:
-    """A GPU processor: `units` compute units on a common card with it, of two SIMDs each; per SIMD, `registers` vector
-    registers of a wave, handed out `granule` at a time, and room for `waves`. Two compute units share their local
-    memory."""
-
-    units: int
-    registers: int
-    granule: int
-    waves: int
-
-
-RDNA1, RDNA2, RDNA3 = (1024, 8, 20), (1024, 16, 16), (1536, 24, 16)
-AMD = {
-    "gfx1010": Processor(40, *RDNA1), "gfx1012": Processor(22, *RDNA1),
-    "gfx1030": Processor(72, *RDNA2), "gfx1031": Processor(40, *RDNA2), "gfx1032": Processor(32, *RDNA2),
-    "gfx1034": Processor(16, *RDNA2), "gfx1035": Processor(12, *RDNA2), "gfx1036": Processor(2, *RDNA2),
-    "gfx1100": Processor(96, *RDNA3), "gfx1101": Processor(60, *RDNA3), "gfx1102": Processor(32, *RDNA2),
-    "gfx1103": Processor(12, *RDNA2), "gfx1200": Processor(32, *RDNA3), "gfx1201": Processor(64, *RDNA3),
-}
-SIMDS, LOCAL_MEMORY, LOCAL_GRANULE, MOST_GROUPS = 4, 128 << 10, 1024, 32
-"""Of two compute units together: SIMDs, bytes of local memory, the steps it is handed out in, the most work-groups of
-several waves."""
-
-
-def max_waves(used: Resources, processor: Processor) -> int:
-    """The number of waves of the kernel that a SIMD holds at once: vector registers, local memory and whole work-groups
-    decide."""
-    registers = max(_up(used.vgprs, processor.granule), processor.granule)
-    waves = min(processor.waves, processor.registers // registers)
+def max_waves(used: Resources, gpu: Gpu) -> int:
+    """The number of waves of the kernel that a SIMD of AMD holds at once: vector registers, local memory and whole
+    work-groups decide."""
+    simds = gpu.schedulers_per_unit * gpu.units_together  # of units that share local memory
+    granule = gpu.register_granule * gpu.wave // used.wave
+    registers = max(_up(used.vgprs, granule), granule)
+    waves = min(gpu.warps_per_unit // gpu.schedulers_per_unit, _registers(gpu) // used.wave // registers)
     in_group = -(-used.group // used.wave)
-    groups = waves * SIMDS // in_group
+    groups = waves * simds // in_group
     if used.local:
-        groups = min(groups, LOCAL_MEMORY // _up(used.local, LOCAL_GRANULE))
+        groups = min(groups, gpu.local_bytes_per_unit * gpu.units_together // _up(used.local, gpu.local_granule))
     if in_group > 1:
-        groups = min(groups, MOST_GROUPS)
-    return -(-groups * in_group // SIMDS)
+        groups = min(groups, gpu.groups_per_unit * gpu.units_together)
+    return -(-groups * in_group // simds)
 
 
-@dataclass(frozen=True, slots=True)
-class Multiprocessor:
-    """The limits of a multiprocessor of NVIDIA: `warps` and work-groups (`groups`) that it holds at once, `local` bytes
-    of memory, handed out `granule` at a time, of which each work-group takes `reserved` besides its own."""
-
-    warps: int
-    groups: int
-    local: int
-    reserved: int = 1024
-    granule: int = 128
-
-
-NVIDIA = {
-    "70": Multiprocessor(64, 32, 96 << 10, 0, 256), "72": Multiprocessor(64, 32, 96 << 10, 0, 256),
-    "75": Multiprocessor(32, 16, 64 << 10, 0, 256), "80": Multiprocessor(64, 32, 164 << 10),
-    "86": Multiprocessor(48, 16, 100 << 10), "87": Multiprocessor(48, 16, 164 << 10),
-    "89": Multiprocessor(48, 24, 100 << 10), "90": Multiprocessor(64, 32, 228 << 10),
-    "100": Multiprocessor(64, 32, 228 << 10), "103": Multiprocessor(64, 32, 228 << 10),
-    "110": Multiprocessor(48, 24, 228 << 10), "120": Multiprocessor(48, 24, 100 << 10),
-    "121": Multiprocessor(48, 24, 100 << 10),
-}
-"""By compute capability, without the point."""
-PARTS, PART_REGISTERS, WARP_GRANULE = 4, 16 << 10, 256
-"""Parts of a multiprocessor between which warps are divided, the registers of one, and the steps in which a warp gets
-them."""
-
-
-def max_warps(used: Resources, processor: Multiprocessor) -> int:
-    """The number of warps of the kernel that a multiprocessor holds at once, of whole work-groups: warps, work-groups,
-    registers and local memory decide. 0 if a work-group does not fit."""
+def max_warps(used: Resources, gpu: Gpu) -> int:
+    """The number of warps of the kernel that a multiprocessor of NVIDIA holds at once, of whole work-groups: warps,
+    work-groups, registers and local memory decide. 0 if a work-group does not fit."""
     in_group = -(-used.group // used.wave)
-    of_warp = _up(max(used.vgprs, 1) * used.wave, WARP_GRANULE)
-    if of_warp * _up(in_group, PARTS) > PART_REGISTERS * PARTS:
+    of_warp = _up(max(used.vgprs, 1) * used.wave, gpu.register_granule)
+    parts, registers = gpu.schedulers_per_unit, _registers(gpu)  # warps are divided between them, each with its own
+    if of_warp * _up(in_group, parts) > registers * parts:
         return 0
-    warps = min(processor.warps, PART_REGISTERS // of_warp * PARTS)
-    groups = min(warps // in_group, processor.groups)
-    local = _up(used.local + processor.reserved, processor.granule)  # per group
-    return (min(groups, processor.local // local) if local else groups) * in_group
+    warps = min(gpu.warps_per_unit, registers // of_warp * parts)
+    groups = min(warps // in_group, gpu.groups_per_unit)
+    local = _up(used.local + gpu.local_reserved, gpu.local_granule)  # per group
+    return (min(groups, gpu.local_bytes_per_unit // local) if local else groups) * in_group
+
+
+def _registers(gpu: Gpu) -> int:
+    """Registers of a scheduler, of one work-item each."""
+    return gpu.register_bytes_per_unit // gpu.schedulers_per_unit // 4
 
 
 def _up(n: int, step: int) -> int:

@@ -11,17 +11,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from minigrad.codegen.machines.gpus import chips, gpu, of_isa
 from minigrad.errors import CompileError, DeviceError
 from minigrad.program import GROUP
 from minigrad.runtime.device import Launch, Program
-from minigrad.runtime.gpu_objects import AMD, NVIDIA, Resources, amd_resources, max_warps, max_waves
+from minigrad.runtime.gpu_objects import Resources, amd_resources, max_warps, max_waves
 from minigrad.runtime.host import HostMemory
 from minigrad.target import Target
 
 REGISTERS = 64
 LANGUAGES = {"AMD": "amdgpu", "NV": "nvptx"}
 TRIPLES = {"AMD": "amdgcn-amd-amdhsa", "NV": "nvptx64-nvidia-cuda"}
-NV_UNITS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,17 @@ class InspectedGpu(HostMemory):
         """Raises DeviceError for a processor that LLVM or we do not know."""
         HostMemory.__init__(self)
         self.name, self.family, self.processor = f"{family}:{processor}", family, processor
-        if family == "AMD" and processor not in AMD:
-            raise DeviceError(f"[device] expected AMD:<one of {', '.join(AMD)}>, got {self.name}")
+        known = of_isa(processor.rstrip("af") if family == "NV" else processor)
+        if family == "AMD" and known is None:
+            raise DeviceError(f"[device] expected AMD:<one of {', '.join(chips('AMD'))}>, got {self.name}")
         if family == "NV" and not re.fullmatch(r"sm_\d+[af]?", processor):
             raise DeviceError(f"[device] expected NV:sm_<number>, got {self.name}")
-        units, local = (AMD[processor].units, 64 << 10) if family == "AMD" else (NV_UNITS, 48 << 10)
+        facts = self.facts = gpu(known or "nvidia")
+        self.is_known = known is not None
         features = frozenset(("fp64", "fp16", "fma", "divide", "subnormals", *matrix_units(processor)))
-        self.target = Target(self.name, LANGUAGES[family], processor, vector_bytes=4, registers=REGISTERS, units=units,
-                             local_memory=local, max_group=1024, features=features)
+        self.target = Target(self.name, LANGUAGES[family], processor, vector_bytes=4, registers=REGISTERS,
+                             units=facts.units, local_memory=facts.local_bytes_per_group, max_group=facts.max_group,
+                             features=features)
 
     def load(self, programs: Iterable[Program]) -> list[Inspected]:
         """Compiles each program. Raises CompileError with LLVM's words and the source."""
@@ -62,15 +65,14 @@ class InspectedGpu(HostMemory):
         if self.family == "AMD":
             code = compiler(self.family, self.processor)[1].emit_object(self._optimized(program))
             found = amd_resources(code)[program.name]
-            return Inspected(program, found, max_waves(found, AMD[self.processor]))
+            return Inspected(program, found, max_waves(found, self.facts))
         counted = ptx_resources(self.assembly(program), self.processor, program.group or GROUP)
         if counted is None:
             return Inspected(program, None, None, "ptxas is not installed, which counts registers")
-        processor = NVIDIA.get(self.processor.removeprefix("sm_").rstrip("af"))
-        if processor is None:
+        if not self.is_known:
             reason = f"what a multiprocessor of {self.processor} holds is not known here"
             return Inspected(program, counted, None, reason)
-        return Inspected(program, counted, max_warps(counted, processor))
+        return Inspected(program, counted, max_warps(counted, self.facts))
 
     def assembly(self, program: Program) -> str:
         """The assembly of a program, PTX for NVIDIA."""

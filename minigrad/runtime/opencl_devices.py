@@ -8,6 +8,7 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from minigrad.codegen.machines.gpus import cards, gpu, of_driver
 from minigrad.config import current
 from minigrad.errors import DeviceError
 from minigrad.locks import free_in_children
@@ -57,7 +58,9 @@ class DeviceInfo:
     """One usable device. `index` is its place in the order of preference: 'CL:<index>' names it. Sizes in bytes.
 
     `vector_bytes` is 4 where a work-item is one lane of the hardware (GPUs, llvmpipe), else a vector register's width;
-    `handle` is the pyopencl device; `language` the version of OpenCL C to ask for, '' for what the driver assumes.
+    `handle` is the pyopencl device; `language` the version of OpenCL C to ask for, '' for what the driver assumes;
+    `cache` what the driver says of it. Limits are the driver's; where it and a card's record say different things of
+    what the card has, the record counts.
     """
 
     index: int
@@ -79,6 +82,27 @@ class DeviceInfo:
     handle: Any = field(compare=False, repr=False)
     sub_group: int = 0
     language: str = ""
+    cache: int = 0
+
+    @property
+    def record(self) -> str:
+        """The name of the record of a GPU: its card's, its family's or that of any; '' for another device."""
+        return of_driver(self.name) if self.kind == "GPU" and self.vector_bytes <= 4 else ""
+
+    @property
+    def is_card(self) -> bool:
+        """True for a card that has a record of its own."""
+        return bool(self.record) and self.record in cards()
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """Differences between a card's record, which counts, and its driver; none for a card without a record."""
+        if not self.is_card:
+            return ()
+        facts = gpu(self.record)
+        said = {"units": (self.units, facts.units), "bytes of cache": (self.cache, facts.l2_bytes),
+                "bytes of local memory": (self.local_memory, facts.local_bytes_per_unit)}
+        return tuple([f"{a} {what}, not {b}" for what, (b, a) in said.items() if a != b])
 
     @property
     def target(self) -> Target:
@@ -87,6 +111,9 @@ class DeviceInfo:
         l1, l2 = cache_sizes()
         measured = stored(self.identity)
         units = CORES if UNITS_UNKNOWN in self.quirks else self.units
+        if self.is_card:
+            facts = gpu(self.record)
+            units, l1, l2 = facts.units, facts.l1_bytes_per_unit, facts.l2_bytes
         if self.vector_bytes > 4:
             # A worker's scratch memory is local memory, and blocks of a size for the second-level cache must fit there.
             l2 = min(l2, self.local_memory * LOCAL_SHARE[0] // LOCAL_SHARE[1])
@@ -236,7 +263,7 @@ def _describe(device: Any) -> DeviceInfo | None:
         global_memory=device.global_mem_size, max_allocation=device.max_mem_alloc_size,
         local_memory=device.local_mem_size, max_group=device.max_work_group_size, vector_bytes=vector_bytes,
         features=features, quirks=quirks, handle=device, sub_group=sub_group,
-        language=_language(device))
+        language=_language(device), cache=device.global_mem_cache_size)
 
 
 def _is_3(device: Any) -> bool:

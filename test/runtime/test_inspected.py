@@ -8,13 +8,15 @@ import pytest
 
 from minigrad import Tensor, config
 from minigrad.codegen.ir.text import parse_function
+from minigrad.codegen.machines.gpus import gpu as facts_of
+from minigrad.codegen.machines.gpus import of_isa
 from minigrad.codegen.passes import render
 from minigrad.errors import CompileError, ConfigError, DeviceError
 from minigrad.program import Program
 from minigrad.report.occupancy import occupancy
 from minigrad.runtime import inspected
 from minigrad.runtime.device import Launch
-from minigrad.runtime.gpu_objects import AMD, NVIDIA, Resources, amd_resources, max_warps, max_waves, unpack
+from minigrad.runtime.gpu_objects import Resources, amd_resources, max_warps, max_waves, unpack
 from minigrad.runtime.inspected import InspectedGpu
 from minigrad.runtime.registry import get_device
 
@@ -60,7 +62,7 @@ def test_resources_are_those_of_the_object(gpu: InspectedGpu) -> None:
             said = re.search(rf"\.{name}: +(\d+)", text)
             assert said is not None and getattr(kernel.resources, field) == int(said[1]), (kernel.program.name, field)
         assert kernel.resources.group == (kernel.program.group or 64)
-        assert kernel.waves == max_waves(kernel.resources, AMD[gpu.processor]) >= 1
+        assert kernel.waves == max_waves(kernel.resources, gpu.facts) >= 1
         assert not re.search(r"^\s+(flat|scratch)_(load|store)", text, re.MULTILINE)
     lines = found.histogram()
     assert sum(int(line.split()[0]) for line in lines) == len(found.kernels)
@@ -70,10 +72,11 @@ def test_resources_are_those_of_the_object(gpu: InspectedGpu) -> None:
 @pytest.mark.parametrize("vgprs, local, group, processor, waves", [
     (1, 0, 64, "gfx1031", 16), (64, 0, 64, "gfx1031", 16), (65, 0, 64, "gfx1031", 12), (128, 0, 64, "gfx1031", 8),
     (256, 0, 64, "gfx1031", 4), (64, 0, 64, "gfx1010", 16), (40, 0, 32, "gfx1010", 20), (96, 0, 64, "gfx1100", 16),
-    (97, 0, 32, "gfx1100", 12), (32, 64 << 10, 256, "gfx1031", 4), (32, 16 << 10, 256, "gfx1031", 16),
+    (97, 0, 32, "gfx1100", 12), (97, 0, 64, "gfx1102", 9), (32, 64 << 10, 256, "gfx1031", 4),
+    (32, 16 << 10, 256, "gfx1031", 16),
 ])
 def test_waves(vgprs: int, local: int, group: int, processor: str, waves: int) -> None:
-    assert max_waves(Resources(vgprs, 20, 0, local, 0, group, 32), AMD[processor]) == waves
+    assert max_waves(Resources(vgprs, 20, 0, local, 0, group, 32), facts_of(processor)) == waves
 
 
 def test_waves_are_those_that_llvm_prints(gpu: InspectedGpu) -> None:
@@ -107,7 +110,7 @@ def test_unpack() -> None:
 
 
 def test_what_is_refused(gpu: InspectedGpu) -> None:
-    with pytest.raises(DeviceError, match=r"\[device\] expected AMD:<one of gfx1010, .*got AMD:gfx7"):
+    with pytest.raises(DeviceError, match=r"\[device\] expected AMD:<one of gfx803, .*gfx1201>, got AMD:gfx7"):
         get_device("AMD:gfx7")
     with pytest.raises(DeviceError, match=r"expected NV:sm_<number>, got NV:ada"):
         get_device("NV:ada")
@@ -139,7 +142,7 @@ def test_what_is_refused(gpu: InspectedGpu) -> None:
 ])
 def test_warps_are_those_of_nvidias_calculator(registers: int, local: int, group: int, processor: str, warps: int,
                                                ) -> None:
-    assert max_warps(Resources(registers, 0, 0, local, 0, group, 32), NVIDIA[processor]) == warps
+    assert max_warps(Resources(registers, 0, 0, local, 0, group, 32), facts_of(of_isa(f"sm_{processor}"))) == warps
 
 
 def test_what_is_not_known_of_nvidia_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,14 +153,14 @@ def test_what_is_not_known_of_nvidia_is_said(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(inspected.shutil, "which", lambda _: "ptxas")
     monkeypatch.setattr(inspected.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=0, stderr=counts))
     assert lines("sm_86") == ["      1 Max Waves: 32"]
-    assert lines("sm_60") == ["      1 Max Waves: not known, what a multiprocessor of sm_60 holds is not known here"]
+    assert lines("sm_35") == ["      1 Max Waves: not known, what a multiprocessor of sm_35 holds is not known here"]
     monkeypatch.setattr(inspected.shutil, "which", lambda _: None)
     assert lines("sm_86") == ["      1 Max Waves: not known, ptxas is not installed, which counts registers"]
 
 
 def test_nvidia() -> None:
     found = occupancy("NV:sm_80", lambda: lambda: WORK["softmax"]().realize())
-    (kernel, launches), = found.kernels
+    kernel, launches = found.kernels[0]
     device = get_device("NV:sm_80")
     assert isinstance(device, InspectedGpu)
     text = device.assembly(kernel.program)

@@ -13,17 +13,18 @@ vectors begins in a cycle.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from minigrad.codegen.machines.measured import file_name, folder, speed
 from minigrad.errors import InternalError
 from minigrad.target import Target
 
 FOLDER = Path(__file__).parent
 _GENERIC = {64: "generic-avx512", 32: "generic-avx2", 16: "generic-neon"}
-_SECTIONS = ("declared", "costs", "speed")
+_SECTIONS = ("declared", "costs", "plans", "speed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,27 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class Measured:
+    """Facts that can be measured of any machine: multiply-adds of float32 and float16, bytes that all cores or units
+    read from a level in 1e9 a second, nanoseconds from one multiply-add or load to the next that needs it, microseconds
+    per launch. None is what was not."""
+
+    f32_tflops_measured: float | None = None
+    f16_tflops_measured: float | None = None
+    l1_gbs_measured: float | None = None
+    l2_gbs_measured: float | None = None
+    l3_gbs_measured: float | None = None
+    dram_gbs_measured: float | None = None
+    fma_latency_ns_measured: float | None = None
+    l1_latency_ns_measured: float | None = None
+    l2_latency_ns_measured: float | None = None
+    l3_latency_ns_measured: float | None = None
+    dram_latency_ns_measured: float | None = None
+    launch_us_measured: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed(Measured):
     """Facts that only time depends on.
 
     `long_streams` is True where memory is read at full speed only as a small number of streams that each go on for many
@@ -93,10 +114,8 @@ class Speed:
     lines, for products with a small number of rows, and `matrix_streams` rows of matrices. Bytes from what is read to
     what is prefetched: `ahead` of panels, `ahead_inner` of operands that are unpacked, `ahead_scales` of their scales.
     Panels are prefetched with `ahead_rows` rows or more where each step takes lines of them; with `enough_sums` in
-    flight multiply-adds are busy, and loads beside them few. Estimates of plans (`plans.py`) count, in cycles,
-    `plan_loop` for an iteration besides its body, `plan_tile` for a tile's start and end, `plan_across` for joining a
-    vector's lanes where others are joined meanwhile; and `plan_bytes` bytes in a cycle from beyond the second-level
-    cache.
+    flight multiply-adds are busy, and loads beside them few. What `python -m minigrad machine measure` found
+    (`Measured`) is shown and decides nothing.
     """
 
     long_streams: bool
@@ -108,22 +127,49 @@ class Speed:
     ahead_scales: int
     ahead_rows: int
     enough_sums: int
-    plan_loop: float
-    plan_tile: float
-    plan_across: float
-    plan_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCosts:
+    """Cycles that one of each kind that `cost/counts.py` counts takes: costs, as they order plans that round apart."""
+
+    masks: float
+    tests: float
+    loads: float
+    stores: float
+    crossing: float
+    gathers: float
+    scatters: float
+    spills: float
+    latency: float
+    sums: float
+    across: float
+    loops: float
+    copied: float
+    computed: float
+    transposed: float
+    single: float
+    rows: float
+    results: float
+    results_transposed: float
+    results_single: float
+    near: float
+    far: float
+    copied_near: float
+    copied_far: float
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The three kinds of facts."""
+    """The kinds of facts."""
 
     declared: Declared
     costs: Costs
+    plans: PlanCosts
     speed: Speed
 
 
-R = TypeVar("R", Declared, Costs, Speed)
+R = TypeVar("R", Declared, Costs, PlanCosts, Speed)
 
 
 @lru_cache(maxsize=256)
@@ -136,7 +182,29 @@ def machine(target: Target) -> Machine:
     products = declared["bfloat16_products"]
     declared["bfloat16_products"] = any(target.features.issuperset(needed) for needed in products)
     return Machine(_record(Declared, declared), _record(Costs, _at_rate(compiled_for["costs"], rate)),
-                   _record(Speed, _at_rate(runs_on["speed"], rate)))
+                   _record(PlanCosts, _at_rate(compiled_for["plans"], rate)),
+                   _record(Speed, _at_rate(runs_on["speed"], rate) | measured_of(target)))
+
+
+@lru_cache(maxsize=256)
+def measured_of(target: Target) -> dict[str, Any]:
+    """The facts of [speed] that were measured of the processor that a target runs on; none of a GPU: `gpus.py` has
+    those, and no plan depends on them."""
+    if target.is_gpu or not folder().is_dir():
+        return {}
+    found = speed(own_name(target))
+    return {f.name: found[f.name] for f in fields(Speed) if f.name in found}
+
+
+def forget() -> None:
+    """Reads all files anew from now on."""
+    for kept in (machine, measured_of, facts, speed, _processors):
+        kept.cache_clear()
+
+
+def own_name(target: Target) -> str:
+    """The name of a record of the processor that a target runs on: LLVM's, or one made of the driver's."""
+    return file_name(target.host or target.cpu) if target.language == "llvm" else file_name(target.cpu)
 
 
 def file_of(processor: str, target: Target) -> str:
@@ -180,8 +248,8 @@ def _at_rate(section: Mapping[str, Any], rate: int) -> dict[str, Any]:
 
 
 def _record(kind: type[R], found: dict[str, Any]) -> R:
-    wanted = {f.name for f in fields(kind)}
-    if wanted != found.keys():
+    wanted = {f.name for f in fields(kind) if f.default is MISSING}
+    if not wanted <= found.keys() <= {f.name for f in fields(kind)}:
         raise InternalError(f"[machines] expected facts {sorted(wanted - found.keys())} and not "
                             f"{sorted(found.keys() - wanted)} in [{kind.__name__.lower()}]")
     return kind(**found)

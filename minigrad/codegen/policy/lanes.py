@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from minigrad.codegen.cost.plans import GATHER
 from minigrad.codegen.kernel.access import Access, extent, typical
 from minigrad.codegen.kernel.nodes import Nest
 from minigrad.codegen.machines.machine import machine
@@ -13,6 +12,9 @@ from minigrad.dtype import DType
 from minigrad.expr import Var, coefficient
 from minigrad.target import Target
 from minigrad.value import walk
+
+GATHER = 1.5
+"""Cost of one lane of a gather or scatter, against 1 for a contiguous vector access or a broadcast."""
 
 MIN_PARALLEL = 32
 """Parallel iterations that are worth having before inner tile loops become serial."""

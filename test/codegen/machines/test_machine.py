@@ -55,7 +55,7 @@ def test_each_target_has_the_file_of_its_kind() -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_files_are_complete(name: str) -> None:
     made = machine(runs_on(name))
-    assert all(getattr(made, section) is not None for section in ("declared", "costs", "speed"))
+    assert all(getattr(made, section) is not None for section in ("declared", "costs", "plans", "speed"))
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -89,7 +89,7 @@ def test_programs_round_as_the_processor_they_are_for() -> None:
 @pytest.mark.parametrize("text, message", [
     ("like = 'generic'\n[speed]\nlong_steams = true", "expected facts [] and not ['long_steams'] in [speed]"),
     ("[declared]\n[costs]\n[speed]\nlong_streams = true", "fma_per_cycle"),
-    ("like = 'generic'\n[speeds]\nlong_streams = true", "expected sections declared, costs, speed in wrong.toml"),
+    ("like = 'generic'\n[speeds]\nlong_streams = true", "expected sections declared, costs, plans, speed in"),
 ])
 def test_a_wrong_file_is_refused(text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "generic.toml").write_text((FOLDER / "generic.toml").read_text())

@@ -1,0 +1,346 @@
+"""Counts of what the loops of a plan do on a processor: instructions by kind, bytes that caches do not hold, copies.
+
+    order i j l k u v                 a tile: rows u by vectors v of lanes l, k steps of the sum
+      instructions                    as often as the loops that they depend on and those around run; a vector's lanes
+                                      are one, and what does not depend on an unrolled loop is done once for it
+      latency                         steps of a sum, over the accumulators that are in flight
+      copies and results              elements and rows, by the way in which they are read or stored
+      near, far                       bytes from beyond the first and the second cache: what the inner loops that fit
+                                      it touch, as often as the loops around run
+
+What whole blocks leave runs one by one; blocks that reach back compute again. Branch prediction, associativity of
+caches, prefetchers and dependence of loads are left out.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, prod
+
+from minigrad.codegen.cost.footprint import Footprint, misses
+from minigrad.codegen.cost.loop_counts import LoopCounts
+from minigrad.codegen.cost.terms import terms
+from minigrad.codegen.kernel.access import MAX_STRIDE, typical
+from minigrad.codegen.kernel.nodes import Define, Nest, Store
+from minigrad.codegen.machines.machine import machine
+from minigrad.codegen.plan.coordinates import base_of, leaves, length, loop_of, room, terms_of
+from minigrad.codegen.plan.loops import Cut, Loops
+from minigrad.codegen.plan.spaces import units
+from minigrad.codegen.plan.steps.results import Results
+from minigrad.codegen.plan.steps.stage import Stage
+from minigrad.expr import Index, coefficient, variables
+from minigrad.target import Target
+from minigrad.value import Value, walk
+
+
+@dataclass(slots=True)
+class Counts:
+    """Of all iterations together, the lanes of a vector as one. Facts of a machine say what one of them costs.
+
+    arithmetic: operations; masks, tests: conditions on lanes, and on loops alone
+    loads, stores: of whole vectors or of one element for all lanes; crossing: loads that begin anywhere in a line;
+    gathers, scatters: lanes that lie apart; spills: accumulators that have no register
+    latency: steps of sums that wait for the last
+    sums: accumulators that are begun and stored; across: vectors whose lanes are joined; loops: iterations of loops
+    copied, computed: vectors of copies of an operand as it is, and of what is computed of it; transposed, single:
+    elements that are copied in square blocks, and one by one; rows of copies
+    results, results_transposed, results_single: vectors and elements that are stored from memory of the worker's own
+    near, far: bytes from beyond the first and the second cache; copied_near, copied_far: likewise of copies
+    waiting: the part of all work that the busiest worker has
+    """
+
+    arithmetic: float = 0.0
+    masks: float = 0.0
+    tests: float = 0.0
+    loads: float = 0.0
+    stores: float = 0.0
+    crossing: float = 0.0
+    gathers: float = 0.0
+    scatters: float = 0.0
+    spills: float = 0.0
+    latency: float = 0.0
+    sums: float = 0.0
+    across: float = 0.0
+    loops: float = 0.0
+    copied: float = 0.0
+    computed: float = 0.0
+    transposed: float = 0.0
+    single: float = 0.0
+    rows: float = 0.0
+    results: float = 0.0
+    results_transposed: float = 0.0
+    results_single: float = 0.0
+    near: float = 0.0
+    far: float = 0.0
+    copied_near: float = 0.0
+    copied_far: float = 0.0
+    waiting: float = 1.0
+
+
+Flat = Define | Store | tuple[Define, ...]
+"""A statement, or sums that share their loops."""
+
+
+def counts(loops: Loops, target: Target) -> Counts:
+    """The counts of the loops of a plan."""
+    return _Counter(loops, target).counted()
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A value that is read inside the loops of a statement, at an offset of a buffer; `copy` is the step that makes a
+    copy which is read in its place."""
+
+    value: Value
+    offset: Index
+    bytes: int
+    copy: Stage | None = None
+
+
+class _Counter(LoopCounts):
+    def __init__(self, loops: Loops, target: Target):
+        super().__init__(loops)
+        self.target, self.found = target, Counts()
+        self.stages = {s.operand: s for s in loops.of(Stage)}
+        self.copied = frozenset(self.stages)
+
+    def counted(self) -> Counts:
+        nest, found = self.loops.nest, self.found
+        for u, around in self.statements(nest, self.of(nest.domain)):
+            if isinstance(u, tuple):
+                self.sums(u, around)
+            else:
+                self.computes((u.value,), around)
+                if isinstance(u, Store) and not self.loops.results_at:
+                    self.stores(u.indices[0], around)
+                self.iterates(around)
+        for s in self.stages.values():
+            self.copies(s)
+        for r in self.loops.of(Results):
+            self.stores_results(r)
+        workers = prod([self.trips[x] for x in self.loops.order if self.kind[x] == "parallel"])
+        found.waiting = ceil(workers / self.target.units) / max(workers, 1)
+        return found
+
+    def statements(self, nest: Nest, around: tuple[str, ...]) -> Iterator[tuple[Flat, tuple[str, ...]]]:
+        """The statements with the loops around them, outermost first."""
+        for u in units(nest.body):
+            if isinstance(u, Nest):
+                yield from self.statements(u, (*around, *self.of(u.domain)))
+            else:
+                yield u, around
+
+    # ---- instructions ----
+
+    def sums(self, group: tuple[Define, ...], around: tuple[str, ...]) -> None:
+        """Sums that share their loops."""
+        own = self.of(group[0].value.over)
+        order = tuple([x for x in self.loops.order if x in own or x in around])
+        self.computes(tuple([s.value.args[0] for s in group]), order)
+        tile = 1 + max([k for k, x in enumerate(order) if x not in own and self.kind[x] not in ("unroll", "vector")],
+                       default=-1)
+        copies = [x for x in order[tile:] if x not in own and self.kind[x] == "unroll"]
+        chains = len(group) * prod([self.trips[x] for x in (*copies, *(x for x in own if x in self.loops.parts))])
+        found, tiles = self.found, self.times(order[:tile])
+        found.latency += self.times(order) / chains * self.one_by_one(order)
+        found.spills += max(0.0, chains + 3 - self.target.registers) * self.times(
+            [x for x in order if x not in copies])
+        again = any(x in own for x in order[:tile])  # sums that go on in the next block of the sum
+        found.sums += tiles * chains * (2 if again else 1)
+        if any(self.kind[x] == "vector" for x in own):
+            found.across += tiles * chains
+        self.iterates(order)
+
+    def computes(self, values: tuple[Value, ...], order: tuple[str, ...]) -> None:
+        """Expressions inside loops."""
+        found, longer, lane = self.found, self.one_by_one(order), self.lane(order)
+        said = terms(values, self.copied)
+        for v in said.operations:
+            found.arithmetic += self.executed(self.along(v), order) * longer
+        for v in said.guards:
+            lanes = False
+            for e in v.conditions:
+                own = self.along(e)
+                lanes = lanes or lane in own
+                if lane not in own:
+                    found.tests += self.executed(own, order)
+            if lanes:
+                found.masks += self.executed(self.along(v), order) * longer
+        reads = [self.read(v) for v in said.reads]
+        for r in reads:
+            self.loads(r, order, lane, longer)
+        self.misses(reads, order)
+
+    def read(self, v: Value) -> Read:
+        loaded = v if v.op == "load" else next(x for x in walk(v) if x.op == "load")
+        return Read(v, loaded.indices[0], v.dtype.itemsize, self.stages.get(loaded.buffer))
+
+    def loads(self, r: Read, order: tuple[str, ...], lane: str, longer: float) -> None:
+        own = self.touched(r)
+        count, found = self.executed(own, order) * longer * self.distinct(r, order), self.found
+        if lane not in own:
+            found.loads += count
+            return
+        if r.copy is not None:
+            if lane not in leaves(self.loops, r.copy.layout[-1]):
+                found.gathers += count * self.trips[lane]
+                return
+            found.loads += count
+            if not self.in_whole_vectors(r.copy):
+                found.crossing += count
+            return
+        step = self.distance(r.offset, lane)
+        if step > MAX_STRIDE:
+            found.gathers += count * self.trips[lane]
+            return
+        found.loads += count * step
+        if step > 1 or self.crosses(r.offset, lane):
+            found.crossing += count * step
+
+    def distinct(self, r: Read, order: tuple[str, ...]) -> float:
+        """The part of reads in unrolled loops that are of different places: rows and taps of a window meet in sums."""
+        share, places = 1.0, dict[object, list[float]]()
+        unrolled = [x for x in order if self.kind[x] == "unroll"]
+        if r.copy is not None:
+            for c in r.copy.layout:
+                if len(terms_of(c)) > 1:
+                    places[c] = [self.trips[x] for x in leaves(self.loops, c) if x in unrolled]
+        else:
+            for x in unrolled:
+                step = self.distance(r.offset, x) * self.stride(x)
+                if step:
+                    places.setdefault(step, []).append(self.trips[x])
+        for trips in places.values():
+            share *= (1 + sum(trips) - len(trips)) / prod(trips)
+        return share
+
+    def touched(self, r: Read) -> frozenset[str]:
+        """The loops that a read depends on."""
+        if r.copy is None:
+            return self.along(r.value)
+        found = self.known.get(r.copy)
+        if found is None:
+            found = self.known[r.copy] = frozenset().union(*[leaves(self.loops, c) for c in r.copy.layout])
+        return found
+
+    def stores(self, offset: Index, order: tuple[str, ...]) -> None:
+        count, lane = self.times(order) * self.one_by_one(order), self.lane(order)
+        step = self.distance(offset, lane) if lane else 1
+        if step <= machine(self.target).declared.strided_stores:
+            self.found.stores += count * max(step, 1)
+        else:
+            self.found.scatters += count * self.trips[lane]
+
+    def misses(self, reads: Sequence[Read], order: tuple[str, ...]) -> None:
+        """Bytes of what is read that come from beyond the caches."""
+        around = [x for x in order if self.kind[x] != "vector"]
+        inside = [x for x in order if self.kind[x] == "vector"]
+        while around and self.kind[around[-1]] == "unroll":  # in registers
+            inside.append(around.pop())
+        found = [Footprint(r.bytes, self.touched(r), self.steps(r)) for r in reads]
+        for x in inside:
+            found = [f.around(x, self.trips[x]) for f in found]
+        near, far = misses(found, [(x, self.trips[x]) for x in around], self.target)
+        self.found.near += near
+        self.found.far += far
+
+    def steps(self, r: Read) -> dict[str, int]:
+        """By loop, the bytes that a read goes on by."""
+        if r.copy is not None:
+            return {}
+        return {x: int(r.bytes * abs(self.step(r.offset, x) or 0) * self.stride(x)) for x in self.touched(r)}
+
+    def iterates(self, order: tuple[str, ...]) -> None:
+        for k, x in enumerate(order):
+            if self.kind[x] == "serial":
+                self.found.loops += self.times([y for y in order[:k + 1] if self.kind[y] != "unroll"])
+
+    def crosses(self, offset: Index, lane: str) -> bool:
+        """True where vectors begin anywhere in a line: rows are no whole vectors apart, or blocks reach back."""
+        steps = [coefficient(offset, v) for v in variables(offset)]
+        return any([not isinstance(c, int) or (c != 1 and c % self.trips[lane]) for c in steps]) or any(
+            [total < 4 * s.size and lane in self.loops.inside(s.loop) for s, total in self.backs])
+
+    def in_whole_vectors(self, s: Stage) -> bool:
+        """True where vectors of a copy begin at whole vectors."""
+        last = s.layout[-1]
+        count = length(self.loops, last) if len(terms_of(last)) == 1 else 1
+        return len(s.layout) == 1 or (isinstance(count, int) and count % self.width == 0)
+
+    # ---- copies and results ----
+
+    @cached_property
+    def parts(self) -> dict[str, Value]:
+        """By operand, the part of a sum that is copied."""
+        values = [s.value.args[0] for u in units(self.loops.nest.body) if isinstance(u, tuple) for s in u]
+        reads = [self.read(v) for v in reversed(terms(tuple(values), self.copied).reads)]
+        return {r.copy.operand: r.value for r in reads if r.copy is not None}
+
+    def elements(self, layout: Sequence[str]) -> float:
+        """Elements of memory that is laid out by coordinates."""
+        total = 1.0
+        for c in layout:
+            n = length(self.loops, c)
+            total *= n if isinstance(n, int) else typical(self.root[base_of(c)[1]])
+        return total
+
+    def run_along(self, coordinate: str, offset: Index, plain: bool) -> tuple[Index | None, int]:
+        """The elements from one place of a coordinate to the next, at an offset before loops were fused; and how many
+        places follow each other so."""
+        before, step, run = self.loops.given or self.loops, None, 1
+        for k, x in enumerate(self.parts_of(loop_of(terms_of(coordinate)[0][1]))):
+            count = room(self.loops, x)
+            while x not in before.root:
+                x = next(s.loop for s in self.loops.steps if isinstance(s, Cut) and x in (s.outer, s.inner))
+            c = coefficient(offset, before.root[x])
+            if k and not (plain and isinstance(step, int) and c == step * run):
+                break
+            step, run = (c, count) if not k else (step, run * count)
+        return step, run
+
+    def parts_of(self, name: str) -> list[str]:
+        """The loops that a loop was fused of, innermost first."""
+        f = self.loops.fused.get(name)
+        return [name] if f is None else [*self.parts_of(f.inner), *self.parts_of(f.outer)]
+
+    def copies(self, s: Stage) -> None:
+        """A copy of an operand."""
+        order, part, found = self.loops.order, self.parts.get(s.operand), self.found
+        if part is None:
+            return
+        total = self.elements(s.layout) * self.times(order[:order.index(s.at) + 1])
+        before = [u.value for u in (self.loops.given or self.loops).nest.body if not isinstance(u, Nest)]
+        offset = next(v.indices[0] for v in walk(*before) if v.op == "load" and v.buffer == s.operand)
+        step, row = self.run_along(s.layout[-1], offset, part.op == "load")
+        if s.transposed:
+            found.transposed += total
+        elif isinstance(step, int) and abs(step) <= MAX_STRIDE and row > 1:
+            vectors = total / row * ceil(row / self.width) * max(abs(step), 1)
+            if part.op == "load":
+                found.copied += vectors
+            else:
+                found.computed += vectors
+            found.rows += total / row
+        else:
+            found.single += total
+        whole = prod([self.trips[x] for x in self.along(part)]) * part.dtype.itemsize
+        if whole > self.target.l2:
+            found.copied_far += total * part.dtype.itemsize
+        else:
+            found.copied_near += total * part.dtype.itemsize
+
+    def stores_results(self, r: Results) -> None:
+        """Results that leave memory of the worker's own."""
+        order, found = self.loops.order, self.found
+        total = self.elements(r.layout) * self.times(order[:order.index(r.at) + 1])
+        if r.transposed:
+            found.results_transposed += total
+            return
+        for s in (self.loops.given or self.loops).nest.body:
+            if isinstance(s, Store):
+                step, row = self.run_along(r.layout[-1], s.indices[0], True)
+                if step == 1 and row > 1:
+                    found.results += total / row * ceil(row / self.width)
+                else:
+                    found.results_single += total
