@@ -17,6 +17,7 @@ from minigrad.engine.observe import Observer, Ran
 from minigrad.engine.plan import ExecutionPlan, Item, arena_for, launches_of, number
 from minigrad.errors import MinigradError
 from minigrad.runtime.device import Buffer, Device, Launch
+from minigrad.runtime.host_calls import HostCall
 
 WINDOW_BYTES, WINDOW_SHARE = 64 << 20, 1.0
 """Bytes that the launches before a kernel touch, more than the last cache holds, and the time that they may take beside
@@ -133,7 +134,8 @@ class Scene:
             self.free()
             raise
         self.buffers = buffers
-        self.launches = launches_of(plan, buffers, work.numbers, work.values)
+        self.launches = [launch for launch in launches_of(plan, buffers, work.numbers, work.values)
+                         if not isinstance(launch.executable, HostCall)]  # other processes do not search
         self.seconds = [0.0] * len(self.launches)
 
     def _alloc(self, nbytes: int) -> Buffer:

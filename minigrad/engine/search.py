@@ -157,7 +157,7 @@ class Search:
             path = path.with_name(f"{path.stem}.{os.getpid()}.tried")
             self.noted.add(path)
             with suppress(OSError):
-                keep_rows(path, [_row(found, device)])
+                keep_rows(path, [_row(found, device, self.rounding)])
 
     # ---- all of them ----
 
@@ -229,7 +229,7 @@ class Search:
         by_device: dict[int, tuple[Device, list[Row]]] = {}
         for found in kept:
             device = found.places[0][0].device
-            by_device.setdefault(id(device), (device, []))[1].append(_row(found, device))
+            by_device.setdefault(id(device), (device, []))[1].append(_row(found, device, self.rounding))
         for device, rows in by_device.values():
             use_rows(device, rows)
             self.outcome.rows += rows
@@ -251,12 +251,14 @@ def use_rows(device: Device, rows: Sequence[Row]) -> None:
     forget_plans()
 
 
-def _row(found: Found, device: Device) -> Row:
+def _row(found: Found, device: Device, rounding: bool) -> Row:
     units, parts, _ = drafted(found.kernel, device.target)
     facts = {"machine": machine_of(device), "driver": device.driver, "date": date.today().isoformat(),
              "time": str(found.new), "before": str(found.old)}
     old, new = (predicted(units[found.stage][0], plan, device)
                 for plan in (found.before, present(found.best, "[search] expected a plan")))
+    if rounding:
+        facts["rounding"] = "any"
     if old and new:
         facts["predicted"] = f"{new:.3g} cycles, before {old:.3g}"
     return Row(found.name, {**facts, "kernel": print_kernel(parts[found.stage]).rstrip("\n"),
@@ -275,5 +277,7 @@ def kernels_of(scenes: Sequence[Scene]) -> list[Found]:
                 continue
             _, _, names = drafted(kernel, scene.device.target)
             key = id(scene.device), names[item.stage]
-            found.setdefault(key, Found(key[1], kernel, item.stage, item.how, [])).places.append((scene, at))
+            known = found.setdefault(key, Found(key[1], kernel, item.stage, item.how, []))
+            if known.kernel == kernel:  # another one may begin elsewhere
+                known.places.append((scene, at))
     return list(found.values())

@@ -107,10 +107,24 @@ def test_faster_plans_are_kept_and_used_by_the_next_process(folder: Path) -> Non
         np.testing.assert_array_equal(step().numpy(), expected)
     with config(tuned=False):
         assert show(Tensor(A).realize() @ Tensor(B).realize(), "plan") == before
-    schedules = stats.schedules
-    compiled.forget_plans()
-    step()
-    assert stats.schedules == schedules + (1 if config.current().verify else 0)  # known on disk, with the rows' digest
+
+
+def test_plans_on_disk_are_those_of_the_rows() -> None:
+    """A second process schedules nothing, and one that uses no rows has its plans as well."""
+    def scheduled(**settings: Any) -> int:
+        compiled.forget_plans()
+        before = stats.schedules
+        with config(**settings):
+            results.append(step().numpy())
+        return stats.schedules - before
+    results: list[np.ndarray] = []
+    with config(verify=False):
+        count, again = scheduled(), scheduled()
+        assert count > 0 == again
+        compiled.forget_plans()
+        assert searched().rows  # the plans from disk have no kernels: they are made anew
+        assert (scheduled(), scheduled(), scheduled(tuned=False)) == (count, 0, 0)
+    assert all([(r == results[0]).all() for r in results])
 
 
 def test_rows_are_given_back_by_plans() -> None:
