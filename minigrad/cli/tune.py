@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     replay = None if options.replay is None else read_rows(options.replay)
     if replay == []:
         raise MinigradError(f"[tune] expected rows of plans in {options.replay}, found none")
-    with config(device=options.device or current().device, tuned=current().tuned and replay is None):
+    with config(device=options.device or current().device, jit=True, tuned=current().tuned and replay is None):
         step = Jit(step_of(options), 1, False, 0, partial(captured_and_searched, start=partial(
             Search, options.seconds, options.rounding == "any", replay, say=partial(print, flush=True))))
         step()
@@ -83,8 +83,8 @@ def _of_onnx(options: argparse.Namespace) -> Callable[[], Any]:
 
 def report(found: Outcome | None, options: argparse.Namespace) -> None:
     """Prints what a search came to."""
-    if found is None:
-        raise MinigradError("[tune] expected a step that runs kernels, got none")
+    if found is None or not found.kernels:
+        raise MinigradError(f"[tune] expected a step that runs kernels of {current().device}, got one without any")
     total = sum(kernel.seconds for kernel in found.kernels) or 1.0
     rows: list[tuple[str, ...]] = [("kernel", "x", "share", "ms before", "ms after", "plans", "")]
     rows += [_line(kernel, total) for kernel in found.kernels if kernel.tried]

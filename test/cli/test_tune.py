@@ -62,7 +62,8 @@ def test_a_model_in_onnx(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     (["{}/none.py:step"], "expected a file of Python"), (["{}/model.py:none"], "expected the name of a function"),
     (["{}/model.py:number"], "expected the name of a function"), (["{}/model.py:makes", "--seconds", "0"], "--seconds"),
     (["{}/model.py:makes", "--replay", "{}/none"], "expected rows of plans"),
-    (["{}/model.py:reads"], "expected no value on the host")])
+    (["{}/model.py:reads"], "expected no value on the host"),
+    (["{}/model.py:makes", "--device", "NUMPY"], "expected a step that runs kernels of NUMPY")])
 def test_mistakes_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
                                ) -> None:
     assert main(["tune", *[argument.replace("{}", str(folder)) for argument in arguments]]) == 1
