@@ -31,7 +31,7 @@ BENCHMARKS = {
     "node": "bench.host",
 }
 COMMANDS = {"baseline": "bench.baseline", "compare": "bench.compare", "plans": "bench.plans",
-            "distributed": "bench.distributed"}
+            "distributed": "bench.distributed", "dojo": "bench.dojo"}
 """Commands that run benchmarks: modules with main(arguments)."""
 DESCRIPTIONS = {
     "matmul": "float32 matrix products: squares, few rows, transposed operands, many small ones in one step",
@@ -51,6 +51,7 @@ DESCRIPTIONS = {
     "baseline": "a file of rows with their spread, which later trees are held against",
     "compare": "two source trees in turn, row by row: python -m bench compare OLD_TREE",
     "distributed": "training in two processes with one thread each, beside one; over a slow link, too",
+    "dojo": "how well times of GPU kernels are predicted, over tables of measured ones",
     "plans": "how well plans are ranked: cycles predicted beside times measured, over random products",
 }
 
