@@ -179,6 +179,8 @@ LATE = {
     "minigrad.engine.realize": "scheduling and code generation load when something is computed, not with the package",
     "minigrad.codegen.passes": "a language's renderer loads with the first kernel in it, checks under verify",
     "minigrad.cli.models": "what reads models needs the extra onnx",
+    "minigrad.cli.tune": "likewise",
+    "minigrad.capture.jit": "a search loads where one is asked for",
     "minigrad.engine.compiled": "what MINIGRAD_DEBUG prints needs all of code generation",
 }
 
