@@ -11,6 +11,7 @@
     MINIGRAD_DISK_CACHE     1: keep compiled programs on disk                                              (1)
     MINIGRAD_CACHE_MB       size limit of the compiled programs on disk                                    (512)
     MINIGRAD_WEIGHTS_MB     size limit of repacked weights on disk, 0: none are kept                       (8192)
+    MINIGRAD_TUNED          0: plans that searches have found (`python -m minigrad tune`) are not used     (1)
     MINIGRAD_VERIFY         1: verify kernels and loops after every pass; refuse plans that do not fit     (0)
     MINIGRAD_OPENCL_PLANS   cpu or gpu: plan for OpenCL devices as for a processor or a GPU; auto: by kind (auto)
     MINIGRAD_ALLOW_TF32     1: float32 products may round their operands to 10 bits of mantissa, where a GPU's matrix
@@ -65,6 +66,7 @@ class Config:
     disk_cache: bool = True
     cache_limit_mb: int = 512
     weights_mb: int = 8192
+    tuned: bool = True
     verify: bool = False
     opencl_plans: str = "auto"
     allow_tf32: bool = False
@@ -88,9 +90,9 @@ class Config:
         return self.allow_tf32, self.sub_groups, self.poison
 
     @property
-    def planning(self) -> tuple[bool, bool, bool, tuple[tuple[str, str], ...], int]:
+    def planning(self) -> tuple[bool, bool, bool, bool, tuple[tuple[str, str], ...], int]:
         """The settings that decide what kernels there are and how they run: part of the keys of plans and captures."""
-        return *self.units, self.plans, self.memory
+        return *self.units, self.tuned, self.plans, self.memory
 
     def __post_init__(self) -> None:
         for name in (self.device, *self.test_devices):
@@ -103,7 +105,7 @@ class Config:
             value = getattr(self, field)
             if type(value) is not int or not lo <= value <= hi:
                 raise ConfigError(f"[config] expected {field} to be an integer in {lo}..{hi}, got {value!r}")
-        for field in ("disk_cache", "verify", "allow_tf32", "sub_groups", "jit", "shared_memory", "jit_check",
+        for field in ("disk_cache", "tuned", "verify", "allow_tf32", "sub_groups", "jit", "shared_memory", "jit_check",
                       "check_indices", "poison"):
             value = getattr(self, field)
             if type(value) is not bool:
@@ -220,6 +222,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "MINIGRAD_DISK_CACHE": ("disk_cache", _boolean),
     "MINIGRAD_CACHE_MB": ("cache_limit_mb", _integer),
     "MINIGRAD_WEIGHTS_MB": ("weights_mb", _integer),
+    "MINIGRAD_TUNED": ("tuned", _boolean),
     "MINIGRAD_VERIFY": ("verify", _boolean),
     "MINIGRAD_OPENCL_PLANS": ("opencl_plans", lambda _, text: text.lower()),
     "MINIGRAD_ALLOW_TF32": ("allow_tf32", _boolean),

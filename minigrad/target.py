@@ -1,7 +1,8 @@
 """The facts of a device that code generation may use: a frozen value, part of every plan key."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 MARGINS, MARGIN = "margins", 256
 """The feature of targets whose programs leave room between their own arrays, and the bytes of it (`Config.poison`)."""
@@ -19,6 +20,16 @@ MIN_LOCAL_MEMORY, MIN_GROUP = 16 * 1024, 64
 
 
 @dataclass(frozen=True, slots=True)
+class Tuned:
+    """Plans that a search has found (`engine/search.py`), by the names of what they are for (`codegen/plan/given.py`):
+    the texts of the kernel, of the plan that it is faster than ('' for any) and of the plan. Two with one digest are
+    equal."""
+
+    digest: str
+    rows: Mapping[str, tuple[str, str, str]] = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """Facts about one device. Bytes, counts and element counts; never a handle.
 
@@ -30,8 +41,8 @@ class Target:
     work-item's loops end, wherever they are. `gflops`, `gb_s` and `launch_us` are measured: float32 operations in 1e9
     per second, bytes copied in 1e9 per second, microseconds per launch; 0.0 if they were not. `sub_group` is how many
     neighbouring work-items make a sub-group, 0 where that is not one number. `plans` are texts of users' plans by the
-    names of kernels, no fact but as much part of every key; nor is `widest`, the bits of a kernel's widest type where
-    all its vectors are to fit a register.
+    names of kernels, no fact but as much part of every key; so are those that a search has `tuned`, which give way to
+    them. Nor is `widest` a fact, the bits of a kernel's widest type where all its vectors are to fit a register.
     """
 
     name: str
@@ -53,6 +64,7 @@ class Target:
     host: str = ""
     plans: tuple[tuple[str, str], ...] = ()
     widest: int = 1
+    tuned: Tuned | None = None
 
     @property
     def is_gpu(self) -> bool:

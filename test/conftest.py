@@ -24,6 +24,7 @@ _pocl_cache = tempfile.TemporaryDirectory(prefix="minigrad-pocl-")
 os.environ["POCL_CACHE_DIR"] = _pocl_cache.name
 os.environ.setdefault("RUSTICL_ENABLE", "llvmpipe")
 os.environ.setdefault("MINIGRAD_VERIFY", "1")
+os.environ.setdefault("MINIGRAD_TUNED", "0")  # what somebody has searched here is no part of a test
 
 import pytest  # noqa: E402
 from support.paths import ROOT  # noqa: E402

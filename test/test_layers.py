@@ -181,6 +181,8 @@ LATE = {
     "minigrad.cli.models": "what reads models needs the extra onnx",
     "minigrad.cli.dojo": "what reads models needs the extra onnx",
     "minigrad.engine.compile": "the model of time loads with the first program for a card that is not here",
+    "minigrad.cli.tune": "likewise",
+    "minigrad.capture.jit": "a search loads where one is asked for",
     "minigrad.engine.compiled": "what MINIGRAD_DEBUG prints needs all of code generation",
 }
 

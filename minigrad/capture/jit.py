@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from threading import Lock, get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from minigrad import random
@@ -28,18 +28,20 @@ from minigrad.capture.arguments import Arguments, change_of, returned_iterator, 
 from minigrad.capture.checked import checked_replay
 from minigrad.capture.journal import Journal, escaped, settle
 from minigrad.capture.recorder import PlanStep, Recorder, capturing
-from minigrad.capture.replay import PATIENCE, Capture
+from minigrad.capture.replay import PATIENCE, Capture, without_history
 from minigrad.capture.steady import MISS
 from minigrad.capture.surroundings import Surroundings
 from minigrad.config import Config, bytes_of, config, current
 from minigrad.engine.budget import peak_of
 from minigrad.engine.observe import dry_runs, observers, observing
 from minigrad.engine.plan import ExecutionPlan
-from minigrad.engine.storage import leaf_of_type
 from minigrad.errors import MinigradError, quantity
-from minigrad.handles import asked, changed, live, rebound
+from minigrad.handles import asked, live, rebound
 from minigrad.mixins.modes import modes, of_modules, other_modes
 from minigrad.tensor import Tensor
+
+if TYPE_CHECKING:
+    from minigrad.engine.search import Outcome
 
 MAX_CAPTURES = 8
 _one_captures = Lock()
@@ -50,11 +52,14 @@ class Captures:
     """The captures of one function, or of one method of one object.
 
     `captures` counts how often the function was captured, `replays` how often that was used; `last_reason` says why the
-    last capture was made, or why the function runs eagerly; `memory` what its budget of memory led to.
+    last capture was made, or why the function runs eagerly; `memory` what its budget of memory led to, `searched` what
+    the search for faster plans found.
     """
 
-    def __init__(self, function: Callable, limit: int, donate: bool, memory: int = 0, owner: object | None = None):
-        self.function, self.limit, self.donate, self.budget = function, limit, donate, memory
+    def __init__(self, function: Callable, limit: int, donate: bool, memory: int = 0,
+                 search: Callable[..., tuple[Any, Outcome]] | None = None, *, owner: object | None = None):
+        self.function, self.limit, self.donate, self.budget, self.search = function, limit, donate, memory, search
+        self.searched: Outcome | None = None
         self.captures = 0
         self.memory: str | None = None
         self.last_reason: str | None = None
@@ -114,7 +119,13 @@ class Captures:
         try:
             self._note(reason)
             self._seen = [*self._seen[-self.limit:], named]
-            return self._capture(args, kwargs, arguments, key)
+            capture_now = functools.partial(self._capture, args, kwargs, arguments, key)
+            if self.search is None:
+                return capture_now()
+            search, self.search = self.search, None
+            result, self.searched = search(capture_now, lambda: self._kept)
+            self._kept = []  # the next call captures by the plans that were found
+            return result
         finally:
             _one_captures.release()
 
@@ -199,7 +210,7 @@ class Captures:
             self._seen[-1] = self._named(args, kwargs, arguments, key[1])
         capture = Capture(key, journal, recorder, random.counter() - first, result, self.donate)
         there = journal.alive()
-        memo = {id(t): t if id(t) in there else _without_history(t) for t in tensors_in(result)}
+        memo = {id(t): t if id(t) in there else without_history(t) for t in tensors_in(result)}
         result = transform(result, Tensor, lambda t: memo[id(t)])
         if journal.disturbed:
             self._note("not kept: another thread changed a tensor meanwhile")
@@ -264,12 +275,6 @@ class Captures:
         return getattr(self.function, "__qualname__", type(self.function).__name__)
 
 
-def _without_history(t: Tensor) -> Tensor:
-    node = t.node
-    changed()  # another handle over the same buffer
-    return Tensor.over(leaf_of_type(node.type, node.storage))
-
-
 class Captured:
     """A function under `jit`, or one bound to an object: what is told of its captures."""
 
@@ -292,6 +297,10 @@ class Captured:
     @property
     def memory(self) -> str | None:
         return self.own().memory
+
+    @property
+    def searched(self) -> Outcome | None:
+        return self.own().searched
 
 
 class Jit(Captured):
@@ -329,8 +338,7 @@ class Jit(Captured):
             except TypeError:
                 raise MinigradError(f"[jit] expected an object that allows weak references, got a "
                                     f"{type(instance).__name__}; add __weakref__ to its __slots__") from None
-            limit, donate, memory = self._options
-            found = self._objects[key] = weak, Captures(self._function, limit, donate, memory, instance)
+            found = self._objects[key] = weak, Captures(self._function, *self._options, owner=instance)
         return found[1]
 
 
@@ -350,7 +358,7 @@ class Method(Captured):
 
 
 def jit(function: Callable | None = None, *, limit: int = MAX_CAPTURES, donate: bool = False,
-        memory: int | str | None = None) -> Any:
+        memory: int | str | None = None, search: float = 0.0) -> Any:
     """A function that is captured on its first call with arguments of a kind, and replayed afterwards.
 
     Numbers and strings that it reads by names and constants alone (arguments, closure, globals, `self.rate`,
@@ -370,6 +378,9 @@ def jit(function: Callable | None = None, *, limit: int = MAX_CAPTURES, donate: 
     and needs in between: values of the forward pass are computed again in the backward pass until it fits. A line says
     what that came to, and `memory` of the function has it. Raises BudgetError, before anything is computed, where the
     budget cannot be kept.
+
+    `search` is a time in seconds for which, after the first capture, other plans for its kernels are measured: those
+    that are faster and give the same bits are used from then on, and kept on disk. `searched` has what was found.
     """
     budget = 0 if memory is None else bytes_of("jit", memory)
     if not isinstance(limit, int) or limit < 0 or not (function is None or callable(function)):
@@ -378,8 +389,12 @@ def jit(function: Callable | None = None, *, limit: int = MAX_CAPTURES, donate: 
         raise MinigradError(f"[jit] expected a function that ends before its results are used, got {function!r}: "
                             "return a list")
     if function is None:
-        return functools.partial(jit, limit=limit, donate=donate, memory=memory)
-    return Jit(function, limit, donate, budget)
+        return functools.partial(jit, limit=limit, donate=donate, memory=memory, search=search)
+    if not search:
+        return Jit(function, limit, donate, budget)
+    from minigrad.capture.searched import search_for  # not before somebody wants one
+
+    return Jit(function, limit, donate, budget, search_for(search))
 
 
 TinyJit = jit

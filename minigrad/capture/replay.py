@@ -16,7 +16,7 @@ from minigrad.engine.realize import working
 from minigrad.engine.storage import leaf_of_type
 from minigrad.engine.transfer import cloned
 from minigrad.errors import present
-from minigrad.handles import changed_by_user, changes
+from minigrad.handles import changed, changed_by_user, changes
 from minigrad.mixins.memory import datas, pass_on, settled
 from minigrad.runtime.device import Buffer
 from minigrad.stores import Store, store
@@ -194,11 +194,11 @@ class Capture:
             registers[r] = _storage_of(t)
         for r, buffer in self.constants:
             registers[r] = buffer
-        for changed, before, derived in list(self.derived):
+        for step, before, derived in list(self.derived):
             derived.refresh(registers)
-            if derived.changes > MOST_CHANGES and any(d[0] is changed for d in self.derived):
-                undone(self.recording, changed, before)
-                self.derived = [d for d in self.derived if d[0] is not changed]
+            if derived.changes > MOST_CHANGES and any(d[0] is step for d in self.derived):
+                undone(self.recording, step, before)
+                self.derived = [d for d in self.derived if d[0] is not step]
         for r, owner, grad in self.overwritten:
             if held_by_others(at(owners, (owner, grad)), 1):
                 registers[r] = cloned(registers[r])
@@ -241,6 +241,13 @@ class Capture:
 def _storage_of(t: Tensor) -> Any:
     """The buffer of a Tensor that was computed just now, and that another thread may have assigned to since."""
     return t.node.storage or settled(t).storage
+
+
+def without_history(t: Tensor) -> Tensor:
+    """Another handle over the same buffer, which gradients do not go through."""
+    node = t.node
+    changed()  # another handle over the same buffer
+    return Tensor.over(leaf_of_type(node.type, node.storage))
 
 
 def at(owners: list[Tensor], place: Place) -> Tensor:

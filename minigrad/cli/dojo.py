@@ -20,6 +20,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -288,7 +289,7 @@ def _table(as_text: bool) -> int:
     facts, rows, objects = gpu(TABLE_CARD), [("model", "types", "roofline", "our default plans", "range", "")], []
     for model, step in zoo().items():
         for half in (False, True):
-            p, = predict_step(lambda step=step, half=half: step(half), [TABLE_CARD])  # type: ignore[misc]
+            p, = predict_step(partial(step, half), [TABLE_CARD])
             matrix = 2e-6 * facts.units * facts.f16_matrix_per_cycle_unit * facts.clock_mhz
             rate = matrix if half and matrix else facts.f32_tflops
             least = sum(x.count * max(x.flops / (rate * 1e12), x.least_bytes / (facts.dram_gbs * 1e9))

@@ -7,6 +7,7 @@ or lengths that are one when flat, layers whose sizes are arguments, programs.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -27,7 +28,16 @@ from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.plan.block import build_block
 from minigrad.codegen.plan.build_nests import build_nests
-from minigrad.codegen.plan.given import PATTERN, Given, given_plans, naming
+from minigrad.codegen.plan.given import (
+    PATTERN,
+    Given,
+    given_plans,
+    has_rows,
+    names,
+    naming,
+    parse_given,
+    tuned_plans,
+)
 from minigrad.codegen.plan.groups import check_room
 from minigrad.codegen.plan.several import AnyPlan, BlockPlan
 from minigrad.codegen.plan.sizes import shares_sizes, with_sizes_as_dims
@@ -131,13 +141,55 @@ def flat_form(kernel: Kernel) -> Kernel:
 def _stages_of(kernel: Kernel, target: Target) -> Staged:
     """The stages of a kernel, shared with those that differ in what becomes an argument."""
     flat, begins = run(from_first, flat_form(kernel))  # where reading begins: `x[t]` is one program for all t
-    plain = replace(target, plans=()) if target.plans else target
-    if target.plans and (given := given_plans(parts_of(flat, *units_of(flat, plain)), target.plans)):
-        general, length = flat, dict[Var, Index]()
-    else:
-        given, (general, length) = (), run(of_any_length, flat)  # the length of what is pointwise
-    staged = _stages_of_flat(general, plain, given)
+    plain, length, staged = plain_target(target), dict[Var, Index](), None
+    if target.plans or has_rows(target.tuned, flat.name):
+        staged = _stages_of_given(flat, target, plain)
+    if staged is None:
+        general, length = run(of_any_length, flat)  # the length of what is pointwise
+        staged = _stages_of_flat(general, plain, ())
     return _bound(staged, length, begins) if length or begins or any([s.begins for s in staged.stages]) else staged
+
+
+def plain_target(target: Target) -> Target:
+    """The target without plans that are given."""
+    return replace(target, plans=(), tuned=None) if target.plans or target.tuned else target
+
+
+@lru_cache(maxsize=64)
+def drafted(kernel: Kernel, target: Target) -> tuple[tuple[Unit, ...], list[Kernel], tuple[str, ...]]:
+    """For each stage of a kernel without a carried state: the nests with the plan that a policy gives them, the kernel
+    that plans are given for, and its name."""
+    flat = run(from_first, flat_form(kernel))[0]
+    units, scratch = units_of(flat, with_widest(plain_target(target), kernel.nests))
+    parts = parts_of(flat, units, scratch)
+    return units, parts, tuple([own for _, own in names(parts)])
+
+
+def stage_by(kernel: Kernel, k: int, plan: AnyPlan, target: Target) -> Stage:
+    """A stage of a kernel by a plan that is given for it. Raises PlanError, and others of MISTAKES for some plans that
+    nobody would write."""
+    units, parts, _ = drafted(kernel, target)
+    name = f"{kernel.name}_{k}" if len(units) > 1 else kernel.name
+    stage = _stage(parts[k], units[k][0], plan, name, with_widest(plain_target(target), kernel.nests))
+    begins = run(from_first, flat_form(kernel))[1]
+    return _bound(Staged(kernel, (stage,), ()), {}, begins).stages[0] if begins or stage.begins else stage
+
+
+def _stages_of_given(flat: Kernel, target: Target, plain: Target) -> Staged | None:
+    """The stages of a flat kernel with users' plans, and with those that a search has found; None where it has neither.
+    One of a search that does not fit is told and left out."""
+    units, scratch = units_of(flat, plain)
+    parts = parts_of(flat, units, scratch)
+    given = given_plans(parts, target.plans)
+    tuned = tuned_plans(parts, [plan for _, plan in units], target.tuned) if target.tuned else {}
+    tuned = {k: row for k, row in tuned.items() if k not in dict(given)}
+    if tuned:
+        try:
+            return _stages_of_flat(flat, plain, (*given, *[(k, parse_given(text)) for k, (_, text) in tuned.items()]))
+        except MISTAKES as error:
+            warnings.warn(f"[tuned] {', '.join(name for name, _ in tuned.values())}: expected plans that fit the "
+                          f"kernel, which runs without them, got: {error}", RuntimeWarning, stacklevel=2)
+    return _stages_of_flat(flat, plain, given) if given else None
 
 
 @lru_cache(maxsize=4096)

@@ -17,6 +17,7 @@ from minigrad.engine.plan import ExecutionPlan, HandOut, schedule_and_plan
 from minigrad.engine.plan_store import plan_key, store_plan, stored_plan
 from minigrad.engine.prepared import prepare, run_as, single
 from minigrad.engine.stats import stats
+from minigrad.engine.tuned import tuned
 from minigrad.expr import bounds, variables
 from minigrad.interned import remember
 from minigrad.ops.kinds import Kind
@@ -126,14 +127,14 @@ def find_plan(graph: Graph, donated: frozenset[int], device: str) -> ExecutionPl
     kernels = bool(observers) and settings.packed_mb > 0 and any([observer.wants_kernels for observer in observers])
     key = (device, settings.planning, donated, graph.key())
     plan = plans.get(key)
-    if plan is not None and not (kernels and plan.packs):
+    if plan is not None and not _lacks_kernels(plan, kernels):
         stats.plan_hits += 1
         return plan
-    opened = get_device(device)
+    opened = tuned(device)
     with collector_paused():
         stored = plan_key(structure(graph), donated, opened)
         plan = known = stored_plan(stored, opened) if stored is not None else None
-        if plan is not None and not (kernels and plan.packs):
+        if plan is not None and not _lacks_kernels(plan, kernels):
             stats.plan_loads += 1
         else:
             plan = new_plan(graph, donated, opened)
@@ -141,6 +142,12 @@ def find_plan(graph: Graph, donated: frozenset[int], device: str) -> ExecutionPl
                 store_plan(stored, plan)
     remember(plans, key, plan, MAX_PLANS)
     return plan
+
+
+def _lacks_kernels(plan: ExecutionPlan, packed: bool) -> bool:
+    """True for a plan from disk whose kernels somebody who observes wants; `packed`: where those read constants."""
+    return bool((packed and plan.packs) or (observers and not plan.schedule.steps and any(
+        [observer.needs_kernels for observer in observers])))
 
 
 def new_plan(graph: Graph, donated: frozenset[int], device: Device) -> ExecutionPlan:

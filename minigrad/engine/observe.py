@@ -37,10 +37,10 @@ class Observer:
     """The base of observers; override the methods of interest. Each is called in the thread that does the work.
 
     With `times_launches`, launches run and are timed one by one. With `wants_kernels`, plans are to have their kernels
-    where those may read constants in another form.
+    where those may read constants in another form; with `needs_kernels`, all plans are.
     """
 
-    times_launches = wants_kernels = False
+    times_launches = wants_kernels = needs_kernels = False
 
     def ran(self, run: Ran) -> None:
         """A plan was launched, and its results are handed out."""

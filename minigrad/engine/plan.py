@@ -8,6 +8,7 @@ from typing import Any
 from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.walk import touched
 from minigrad.codegen.kernel.access import iterations
+from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.config import current
 from minigrad.engine.compile import Compiled, compile_kernels
 from minigrad.engine.exchange import with_exchanges
@@ -53,7 +54,7 @@ class Item:
 
     Neighbours with one number `group` are a launch group, unless it is negative: they do not depend on each other and
     run together where the device can. `how` is the policy's plan, `origins` the graph positions of the kernel's
-    results. `function` is the loop IR, which a plan from disk does not have.
+    results. `function` is the loop IR, `kernel` what it is a `stage` of, which a plan from disk does not have.
     """
 
     name: str
@@ -67,6 +68,8 @@ class Item:
     origins: tuple[int, ...] = ()
     function: Function | None = None
     group: int = -1
+    kernel: Kernel | None = None
+    stage: int = 0
 
 
 @dataclass(slots=True)
@@ -142,7 +145,8 @@ def step_items(step: Step, kernel: Compiled, sizes: list[Index]) -> list[Item]:
     values = step.values + tuple(scratch)
     items = []
     amounts = [sum(map(iterations, stage.nests)) for stage in kernel.staged.stages]
-    for stage, executable, amount in zip(kernel.staged.stages, kernel.executables, amounts, strict=True):
+    for k, (stage, executable, amount) in enumerate(zip(kernel.staged.stages, kernel.executables, amounts,
+                                                        strict=True)):
         share = amount / max(sum(amounts), 1.0)
         work = (step.flops / 20 + step.bytes / 10) * share
         values_of_dims = tuple(subs(e, dims) for e in stage.dims)
@@ -153,7 +157,7 @@ def step_items(step: Step, kernel: Compiled, sizes: list[Index]) -> list[Item]:
         reads = frozenset(v for v, b in zip(values, buffers, strict=True) if b.mode != "out" and b.name in used)
         writes = frozenset(v for v, b in zip(values, buffers, strict=True) if b.mode != "in" and b.name in used)
         items.append(Item(stage.function.name, executable, [row], reads, writes, step.flops * share,
-                          step.bytes * share, stage.plan, step.origins, stage.function))
+                          step.bytes * share, stage.plan, step.origins, stage.function, kernel=step.kernel, stage=k))
     return items
 
 

@@ -14,9 +14,9 @@ from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.policy.blocks import block_form
 from minigrad.codegen.policy.packed import why_unpacked
 from minigrad.codegen.policy.window import why_unstaged
+from minigrad.engine.tuned import tuned
 from minigrad.errors import MinigradError, quantity
 from minigrad.ops.node import Node
-from minigrad.runtime.registry import get_device
 from minigrad.scheduler.graph import Graph, build_graph
 from minigrad.scheduler.schedule import Schedule, schedule
 from minigrad.target import Target
@@ -59,7 +59,7 @@ def scheduled(what: object) -> tuple[Schedule, Target] | None:
     waiting = [n for n in nodes_of(what) if n.storage is None]
     if not waiting or waiting[0].device == "NUMPY":
         return None
-    target = get_device(waiting[0].device).target
+    target = tuned(waiting[0].device).target
     return schedule(build_graph(waiting), frozenset(), target), target
 
 

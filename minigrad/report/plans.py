@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.kernel.text import print_kernel
 from minigrad.codegen.lowering.arguments import from_first
-from minigrad.codegen.passes import flat_form, parts_of, stages_of, units_of
+from minigrad.codegen.passes import flat_form, parts_of, plain_target, stages_of, units_of
 from minigrad.codegen.plan.given import names, parse_given, taken
 from minigrad.codegen.plan.several import AnyPlan, BlockPlan
 from minigrad.codegen.policy.blocks import block_form
@@ -85,7 +84,7 @@ def _plans(kernel: Kernel, target: Target) -> Iterator[tuple[str, str, Kernel, A
         parts = [staged.kernel]
     else:
         flat = from_first(flat_form(kernel))[0]
-        parts = parts_of(flat, *units_of(flat, replace(target, plans=())))
+        parts = parts_of(flat, *units_of(flat, plain_target(target)))
     for part, stage, (name, own) in zip(parts, staged.stages, names(parts), strict=True):
         form = block_form(part, target) if isinstance(stage.plan, BlockPlan) and part.block is None else part
         yield name, own, form, stage.plan

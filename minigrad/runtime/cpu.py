@@ -38,6 +38,7 @@ class CPU(HostMemory):
         HostMemory.__init__(self)
         self._threads = threads
         self._jit = shared_jit()
+        self.driver = self._jit.version
         self.pool = Pool(self._jit, threads or config.current().threads)
         self.target = host_target(self._jit, self.pool.threads)
         self._elapsed = 0.0

@@ -14,7 +14,7 @@ import numpy as np
 from minigrad.config import current
 from minigrad.program import Program
 from minigrad.stores import Store, at_once
-from minigrad.target import MARGINS, SUB_GROUPS, Target
+from minigrad.target import MARGINS, SUB_GROUPS, Target, Tuned
 
 ASKED_FOR = "mma-tf32", SUB_GROUPS, MARGINS
 """Features that change what is computed or where: programs use them where `Config.units`, in this order, says so."""
@@ -111,19 +111,22 @@ class Device(ABC):
     """A place that runs Programs. `name` is canonical ('CPU', 'CL:0'); `queues` says whether `launch` may return before
     the work is done; `keeps_early` whether launches are worth keeping as soon as they run again (`keep`); `calls_host`
     whether launches may be calls of Python over memory of the host (runtime/host_calls.py); `simulates` whether nothing
-    runs, and the engine tells executables how long a launch takes (runtime/simulated.py)."""
+    runs, and the engine tells executables how long a launch takes (runtime/simulated.py). `driver` names the compiler
+    and its version, on which the time of a plan depends."""
 
     name: str
     queues = True
     keeps_early = calls_host = simulates = False
+    driver = ""
     _targets: dict[tuple[bool, ...], Target]
+    _tuned: dict[tuple[bool, ...], Target]
 
     @property
     def target(self) -> Target:
         """The facts of the device that code generation may use, part of every plan's key: of features that change what
         is computed, those that the settings ask for."""
         settings = current()
-        found = self._targets[settings.units]
+        found = (self._tuned if settings.tuned else self._targets)[settings.units]
         return replace(found, plans=settings.plans) if settings.plans else found
 
     @target.setter
@@ -132,6 +135,16 @@ class Device(ABC):
         for asked in product((False, True), repeat=len(ASKED_FOR)):
             left_out = frozenset(compress(ASKED_FOR, map(not_, asked)))
             self._targets[asked] = replace(target, features=(target.features | {MARGINS}) - left_out)
+        self._tuned = self._targets
+
+    @property
+    def tuned(self) -> Tuned | None:
+        """The plans that a search has found for the device; None where there are none."""
+        return next(iter(self._tuned.values())).tuned
+
+    @tuned.setter
+    def tuned(self, tuned: Tuned | None) -> None:
+        self._tuned = {asked: replace(target, tuned=tuned) for asked, target in self._targets.items()}
 
     @abstractmethod
     def alloc(self, nbytes: int) -> Buffer:

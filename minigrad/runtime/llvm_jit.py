@@ -66,7 +66,8 @@ class Jit:
         # The engine owns the machine that it is made with, so it gets one of its own.
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), emitter.new_machine())
         version = ".".join(map(str, llvm.llvm_version_info))
-        self.identity = f"{self.triple} {self.cpu} {flags} llvm {version} llvmlite {llvmlite.__version__} " \
+        self.version = f"llvm {version}"
+        self.identity = f"{self.triple} {self.cpu} {flags} {self.version} llvmlite {llvmlite.__version__} " \
             + PIPELINE
         self._addresses: dict[str, tuple[int, ...]] = {}
         self._objects: set[str] = set()

@@ -104,7 +104,7 @@ class OpenCL(Device):
     def __init__(self, info: DeviceInfo):
         import pyopencl as cl
         self.info, self.target = info, info.target
-        self.name = self.target.name
+        self.name, self.driver = self.target.name, f"{info.platform} {info.driver}"
         self._cl = cl
         self._lock = threading.RLock()  # reentrant: the garbage collector may free buffers inside any call
         self._wall = WALL_TIME in info.quirks

@@ -157,10 +157,12 @@ def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str
             evaluations += evaluations_at(state, k, state.groups[g], at)
     if (len(users) == 1 and evaluations <= count) or is_spread(state, k):
         return None
+    if is_less_as_operands(state, k, max(evaluations - count, 0), len(users)):
+        return None
+    size_of = state.graph.sizes
     flops, sources = cone(state, k)
     if flops == inf:
         return f"more than {MAX_CONE} operations would be repeated"
-    size_of = state.graph.sizes
     read = sum([size_of[i] for i in sources])
     if not read and flops <= 2 * LOAD_FLOPS * count:
         return None  # it comes from indices alone, by hardly more work than reading it would be
@@ -176,6 +178,18 @@ def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str
     if extra <= saved:
         return None
     return f"recomputing costs {extra * 1e6:.0f} us, keeping it {saved * 1e6:.0f} us"
+
+
+def is_less_as_operands(state: Fusion, k: int, again: float, users: int) -> bool:
+    """True where a node is larger than what it is computed from, as products of a window are, and keeping these, which
+    are met next, and computing it so many times again costs less than keeping it."""
+    size_of, operands = state.graph.sizes, {moved(state.graph, i) for i in state.graph.inputs[k]}
+    smaller = sum([size_of[i] for i in operands])
+    if smaller >= size_of[k]:
+        return False
+    peak, bandwidth, launch = rates(state.target)
+    extra = again * (flops_of(state.graph, k) + LOAD_FLOPS * len(operands)) / peak + 2 * smaller / bandwidth
+    return extra <= launch + size_of[k] * (1 + users) / bandwidth
 
 
 def is_matrix_of_product(state: Fusion, k: int, users: dict[int, Accesses]) -> bool:

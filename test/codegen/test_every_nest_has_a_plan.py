@@ -11,13 +11,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.golden_plans import TARGETS
+from support.packed import equal_the_kernel
 from support.scheduler import ready
 from support.stages import kernels
 
 from minigrad import Tensor, Variable, manual_seed, nn
 from minigrad.codegen import passes
+from minigrad.codegen.kernel.text import parse_kernel
+from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.steps import Bind, Plan
-from minigrad.codegen.policy.choose import choose_plans
+from minigrad.codegen.policy.choose import choose_plan, choose_plans
 from minigrad.config import config
 from minigrad.errors import InternalError, PlanError
 from minigrad.nn import functional as F
@@ -162,3 +165,18 @@ def test_nothing_takes_the_place_of_a_plan_that_is_given(planned: Callable) -> N
 def test_interruptions_are_no_mistakes(planned: Callable) -> None:
     with config(verify=False), pytest.raises(InternalError, match="TimeoutError"):
         planned(interrupted)
+
+
+@pytest.mark.parametrize("target", ["avx2", "avx512", "neon", "pocl"])
+@pytest.mark.parametrize("lanes", [(3, 7), (20, 9), (2, 40)])
+def test_nests_of_a_row_share_the_loops_of_variables_they_have_in_common(lanes: tuple[int, int], target: str) -> None:
+    """As gradients of pools in pools, a part of the plane in each: the sums of some have one variable more."""
+    m, n = lanes
+    sums = [(f"r1<{n}", "p0[r1]"), (f"r1<{n}", "(p0[r1] + 1.0)"), (f"r1<{n}, r2<{n}", "p0[r1] * p0[r2]")]
+    parts = [f"    for i1<{m}:\n      t0 = sum({over}: p1[i1] * {term})\n      o0[i1+{m * k}] = t0 / t1\n"
+             for k, (over, term) in enumerate(sums)]
+    kernel = parse_kernel(f"kernel row(out o0: f32[{3 * m}], p0: f32[{n}], p1: f32[{m}])\n  for :\n"
+                          f"    t1 = sum(r0<3: 2.0)\n" + "".join(parts))
+    nest, plan = choose_plan(kernel.nests[0], TARGETS[target])
+    assert isinstance(plan, Plan) and plan.pattern == "rows"
+    equal_the_kernel(kernel, [build(kernel, nest, plan, "row")])

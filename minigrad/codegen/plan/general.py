@@ -81,6 +81,7 @@ class _Steps:
         self.unroll: list[str] = []
         self.parts: list[str] = []
         self.across: set[str] = set()
+        self.done: set[str] = set()
         self.around = {v.name: [o.name for o in space.around] for space in spaces(nest) for v in space.own}
 
     def split(self, name: str, outer: str, inner: str, size: int, edge: str = "exact", into: bool = False) -> None:
@@ -113,7 +114,8 @@ class _Steps:
         serial: list[str] = []
         last: list[str] = []
         copies: list[str] = []
-        for name in [v.name for v in space.own]:
+        for name in [v.name for v in space.own if v.name not in self.done]:
+            self.done.add(name)  # sums and nests that have a variable in common share its loops
             width, chains = self.choice.inner.get(name, (1, 1))
             here, loops = name, [name]
             inside = any(name in self.around[x] for x in self.across)

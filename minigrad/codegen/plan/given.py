@@ -1,4 +1,5 @@
-"""Plans that users give, by the names of kernels: `sum_mul` for all kernels of a name, `sum_mul@91ab3f` for one.
+"""Plans that users give, by the names of kernels: `sum_mul` for all kernels of a name, `sum_mul@91ab3f` for one; and
+those that a search has found, which give way to them.
 
 A plan is for one stage of a kernel, as `minigrad.plans.of` prints it: a nest, nests beside each other, or the block
 that one or several become.
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from hashlib import sha256
 
 from minigrad.codegen.kernel.nodes import Kernel
@@ -17,6 +19,7 @@ from minigrad.codegen.plan.several import AnyPlan, parse_plan
 from minigrad.codegen.plan.steps import Plan
 from minigrad.errors import PlanError
 from minigrad.interned import remember
+from minigrad.target import Tuned
 
 PATTERN = "given"
 MOST_TAKEN = 4096
@@ -57,6 +60,29 @@ def given_plans(parts: Sequence[Kernel], plans: tuple[tuple[str, str], ...]) -> 
                 raise PlanError(f"[plan] for {key}: expected 'plan block' and a plan for each nest, got {found[-1][1]}")
             remember(taken, (key, texts[key]), None, MOST_TAKEN)
     return tuple(found)
+
+
+def has_rows(tuned: Tuned | None, name: str) -> bool:
+    """True where plans that a search has found may be for stages of a kernel of this name."""
+    return tuned is not None and name in _kernels(tuned)
+
+
+@lru_cache(maxsize=8)
+def _kernels(tuned: Tuned) -> frozenset[str]:
+    """The names of kernels that rows may be for, with and without the number of a stage."""
+    found = {row.split("@")[0] for row in tuned.rows}
+    return frozenset(found | {name.rstrip("0123456789").removesuffix("_") for name in found})
+
+
+def tuned_plans(parts: Sequence[Kernel], plans: Sequence[AnyPlan], tuned: Tuned) -> dict[int, tuple[str, str]]:
+    """Those plans that a search has found that are for stages of a kernel, by position: (name, text). They are for the
+    kernel that the name says and for what is faster by them than the plan that it has otherwise."""
+    found: dict[int, tuple[str, str]] = {}
+    for k, (part, plan, (_, own)) in enumerate(zip(parts, plans, names(parts), strict=True)):
+        kernel, instead, text = tuned.rows.get(own, ("", "", ""))
+        if kernel == print_kernel(part) and instead in ("", str(plan)):
+            found[k] = own, text
+    return found
 
 
 @contextmanager
