@@ -1,16 +1,14 @@
-"""An estimate of the cycles of one core that a plan takes, and the order of plans by it, whatever their pattern.
+"""An estimate of the cycles of one core that a plan takes, whatever its pattern; plans of one nest are ordered by it.
 
     in registers     the largest of: arithmetic, loads and stores, waiting for sums, bytes that caches do not hold
     around           sums that are begun and stored, lanes that are joined, iterations of loops
     copies           of operands, and results that leave memory of the worker's own
     workers          the last of them waits for nobody
 
-The counts are those of `counts.py`, and what one costs is a fact of the machine (`[plans]` in machines/*.toml). It
-ranks plans of one nest.
+The counts are those of `counts.py`, and what one costs is a fact of the machine (`[plans]` in machines/*.toml).
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from minigrad.codegen.cost.counts import Counts, counts
@@ -65,10 +63,3 @@ def of_counts(c: Counts, target: Target) -> Estimate:
         c.sums * one.sums + c.across * one.across + c.loops * one.loops,
         max(copied + c.rows * one.rows, c.copied_near * one.copied_near + c.copied_far * one.copied_far) + results,
         c.waiting)
-
-
-def rank(plans: Iterable[tuple[Nest, Plan]], target: Target) -> list[tuple[float, Nest, Plan]]:
-    """Plans of one computation with the cycles that they take, cheapest first; of equals the first."""
-    return sorted([(estimate(nest, plan, target).cycles, nest, plan) for nest, plan in plans], key=lambda x: x[0])
-
-

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from minigrad.codegen.machines.machine import Measured
 from minigrad.codegen.machines.measured import folder, speed, table
 from minigrad.errors import ConfigError
 
@@ -25,8 +26,8 @@ SECTIONS = ("declared", "costs", "speed")
 _IDENTITY = ("like", "name", "vendor", "isa", "names")
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu(Measured):
     """The facts of a GPU. What it does not have is 0, what was not measured is None.
 
     A unit is what a work-group runs on (SM, CU, Xe core): it does `lanes_per_unit` float32 multiply-adds in a cycle,
@@ -85,17 +86,6 @@ class Gpu:
     l3_line_bytes: int = 0
     f16_matrix_per_cycle_unit: int = 0
     costs: Mapping[str, float] = field(default_factory=dict, hash=False)
-    f32_tflops_measured: float | None = None
-    f16_tflops_measured: float | None = None
-    l1_gbs_measured: float | None = None
-    l2_gbs_measured: float | None = None
-    l3_gbs_measured: float | None = None
-    dram_gbs_measured: float | None = None
-    fma_latency_ns_measured: float | None = None
-    l1_latency_ns_measured: float | None = None
-    l2_latency_ns_measured: float | None = None
-    l3_latency_ns_measured: float | None = None
-    dram_latency_ns_measured: float | None = None
 
     @property
     def f32_tflops_single(self) -> float:
