@@ -12,14 +12,14 @@ from minigrad.errors import InternalError
 from minigrad.expr import bounds
 from minigrad.ops.attention import ATTENTION, attention_by_table
 from minigrad.ops.attention_gradient import ATTENTION_GRADIENT, ATTENTION_SUMS
-from minigrad.ops.build import is_simple
+from minigrad.ops.build import full, is_simple, number_of
 from minigrad.ops.composite import expanded
 from minigrad.ops.indexed import SCATTER, scattered_in_parts, scattered_wide
 from minigrad.ops.node import Node
 from minigrad.ops.op import Composite, IndexMap, Scan
 from minigrad.ops.scan import unrolled
 from minigrad.ops.storage import CONST
-from minigrad.scheduler.graph import Graph, build_graph, resolve
+from minigrad.scheduler.graph import Graph, build_graph, kind_of, resolve
 from minigrad.target import Target
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ class Expanded:
 
 def expand_graph(graph: Graph, target: Target, is_loop: Callable[[Node], bool]) -> Expanded | None:
     """The graph without composites; None where there is nothing to expand (composites, attention that the target has no
-    policy for, loops for which not `is_loop`, and scatters that add many values), to merge or to simplify."""
+    policy for, loops for which not `is_loop`, scatters that add many values, and what has no elements), to merge or to
+    simplify."""
 
     def is_kernel(node: Node) -> bool:
         if node.op is ATTENTION:
@@ -61,7 +62,13 @@ def expand_graph(graph: Graph, target: Target, is_loop: Callable[[Node], bool]) 
             return is_loop(node)
         return node.op in IN_PARTS and suits_parts(node, target)
 
+    def changes(node: Node) -> bool:
+        composite = node.op is ATTENTION or isinstance(node.op.lower, Composite | Scan) or adds_many(node)
+        return computes_nothing(node) or (composite and not is_kernel(node))
+
     def rewrite(node: Node, inputs: Sequence[Node]) -> Node | None:
+        if computes_nothing(node):
+            return full(0, node.shape, node.dtype, node.device)
         if is_kernel(node):
             return None
         if node.op is ATTENTION:
@@ -71,8 +78,8 @@ def expand_graph(graph: Graph, target: Target, is_loop: Callable[[Node], bool]) 
         return unrolled(node, inputs) if type(node.op.lower) is Scan else None
 
     graph.connect()
-    if not any(not leaf and (n.op is ATTENTION or isinstance(n.op.lower, Composite | Scan) or adds_many(n))
-               and not is_kernel(n) for n, leaf in zip(graph.nodes, graph.leaf, strict=True)) and _is_settled(graph):
+    if not any(not leaf and changes(n)
+               for n, leaf in zip(graph.nodes, graph.leaf, strict=True)) and _is_settled(graph):
         return None
     targets = [graph.nodes[k] for k in graph.targets]
     image = expanded(targets, rewrite, is_kernel)
@@ -104,6 +111,11 @@ def _is_settled(graph: Graph) -> bool:
             return False
         seen.add(key)
     return True
+
+
+def computes_nothing(node: Node) -> bool:
+    """True for a value without elements that operations before it give: none of them has to run for it."""
+    return 0 in node.shape and number_of(node) is None and kind_of(node) != "special"
 
 
 def adds_many(node: Node) -> bool:
