@@ -5,7 +5,7 @@ pointwise kernels of all shapes share one program, and inner loops are long.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Store
 from minigrad.codegen.lowering.rename import statements
@@ -18,7 +18,7 @@ def collapse(kernel: Kernel) -> Kernel:
     """Merges index variables of one domain, or of one reduction, that every access steps through as one, and names them
     by position in their nest: domains i0, i1, ..., reductions r0, r1, ... Equal kernels of different origin become
     equal."""
-    return kernel.with_nests(tuple([_Collapsed(nest).nest(nest) for nest in kernel.nests]))
+    return kernel.with_nests(tuple([_Collapsed(nest).nest(nest, {}) for nest in kernel.nests]))
 
 
 def expressions_of(nest: Nest) -> list[Index]:
@@ -66,29 +66,36 @@ def _pair(extents: dict[Var, Index], steps: dict[Var, list[Index | None]]) -> tu
 
 
 class _Collapsed:
-    """A nest's domains and reductions without merged variables, and the indices that stand for its variables: `places`
-    for those of domains, `own` for those of a statement's reductions. `domains` and `own` are by the object's
-    identity."""
+    """The nests inside `root` without merged variables. Nests beside each other may have variables in common: each
+    gives them names of its own."""
 
     def __init__(self, root: Nest):
-        self.domains: dict[int, tuple[Var, ...]] = {}
-        self.own: dict[int, dict[Var, Index]] = {}
-        self.places: dict[Var, Index] = {}
-        self.named: dict[Var, Var] = {}
+        self.expressions = expressions_of(root)
+        self.names = 0
         self.reduced: dict[Var, Var] = {}
-        expressions = expressions_of(root)
-        for s in statements((root,)):
-            if isinstance(s, Nest):
-                domain, mapping = merged(s.domain, expressions)
-                self.domains[id(s)] = domain
-                for v in domain:
-                    self.named[v] = Var(f"i{len(self.named)}", 0, subs(v.hi, self.places))
-                    self.places[v] = self.named[v]
-                self.places |= {v: self.named[to] if isinstance(to, Var) else to for v, to in mapping.items()}
-            elif s.value.reduces:
-                self.own[id(s)] = self.reductions(s)
 
-    def reductions(self, s: Define | Store) -> dict[Var, Index]:
+    def nest(self, nest: Nest, around: Mapping[Var, Index]) -> Nest:
+        """A nest, given the indices that stand for the variables around it."""
+        domain, mapping = merged(nest.domain, self.expressions)
+        places, named = dict(around), dict[Var, Var]()
+        for v in domain:
+            named[v] = Var(f"i{self.names}", 0, subs(v.hi, places))
+            places[v] = named[v]
+            self.names += 1
+        places |= {v: named[to] if isinstance(to, Var) else to for v, to in mapping.items()}
+        body: list[Define | Store | Nest] = []
+        for s in nest.body:
+            if isinstance(s, Nest):
+                body.append(self.nest(s, places))
+                continue
+            value = _replaced(s.value, {**places, **self.reductions(s, places)} if s.value.reduces else places)
+            if isinstance(s, Define):
+                body.append(Define(s.name, value))
+            else:
+                body.append(Store(s.param, tuple([subs(e, places) for e in s.indices]), value, s.combine))
+        return Nest(tuple(named.values()), tuple(body))
+
+    def reductions(self, s: Define | Store, places: Mapping[Var, Index]) -> dict[Var, Index]:
         """The indices that stand for the variables of a statement's reductions: of a reduction that is the whole
         statement, variables are merged."""
         own: dict[Var, Index] = {}
@@ -99,27 +106,13 @@ class _Collapsed:
                 over, mapping = merged(over, index_expressions(r.args[0]))
             for v in over:
                 if v not in self.reduced:
-                    self.reduced[v] = Var(f"r{len(self.reduced)}", 0, subs(v.hi, self.places))
+                    self.reduced[v] = Var(f"r{len(self.reduced)}", 0, subs(v.hi, places))
                 own[v] = self.reduced[v]
             own |= {v: self.reduced[to] if isinstance(to, Var) else to for v, to in mapping.items()}
         return own
 
-    def nest(self, nest: Nest) -> Nest:
-        body: list[Define | Store | Nest] = []
-        for s in nest.body:
-            if isinstance(s, Nest):
-                body.append(self.nest(s))
-                continue
-            own = self.own.get(id(s))
-            value = _replaced(s.value, {**self.places, **own} if own else self.places)
-            if isinstance(s, Define):
-                body.append(Define(s.name, value))
-            else:
-                body.append(Store(s.param, tuple([subs(e, self.places) for e in s.indices]), value, s.combine))
-        return Nest(tuple([self.named[v] for v in self.domains[id(nest)]]), tuple(body))
 
-
-def _replaced(value: Value, places: dict[Var, Index]) -> Value:
+def _replaced(value: Value, places: Mapping[Var, Index]) -> Value:
     """A value at these places. A reduction runs over the indices that stand for its variables, where these are
     variables."""
     return map_indices(value, lambda e: subs(e, places),
