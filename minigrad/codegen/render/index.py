@@ -130,10 +130,11 @@ def division(out: Emitter, a: FloorDiv | Mod, lane: int | None) -> Ref:
     """Floor division of a possibly negative number by a constant is shifted to be one of a non-negative number."""
     (lo, hi), op = bounds(a.a), "div" if isinstance(a, FloorDiv) else "mod"
     x, y = index(out, a.a, lane), index(out, a.b, lane)
+    least, most = bounds(a.b)
     if lo >= 0:
-        return out.language.integer(op, x, y, small=hi < 2**31 and bounds(a.b)[1] < 2**31)
+        return out.language.integer(op, x, y, hi < 2**31 and most < 2**31, least < 1)
     if not isinstance(a.b, int) or lo < -2**62:
-        return out.language.integer("f" + op, x, y)
+        return out.language.integer("f" + op, x, y, traps=least < 1)
     shift = -(lo // a.b)
     x = out.language.integer("add", x, out.constant(shift * a.b, INDEX))
     q = out.language.integer(op, x, y, small=hi + shift * a.b < 2**31)

@@ -64,9 +64,9 @@ class Language(ABC):
         """One lane of a vector."""
 
     @abstractmethod
-    def integer(self, op: str, x: Ref, y: Ref, small: bool = False) -> Ref:
+    def integer(self, op: str, x: Ref, y: Ref, small: bool = False, traps: bool = False) -> Ref:
         """Index arithmetic on scalars: add, mul, min, max, div and mod of non-negative numbers (`small`: of 32 bits),
-        fdiv and fmod that floor."""
+        fdiv and fmod that floor. `traps`: y may be 0 where this is not reached."""
 
     def negative(self, x: Ref) -> Ref:
         """-x for a scalar index."""

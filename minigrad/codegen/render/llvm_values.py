@@ -22,7 +22,6 @@ from minigrad.codegen.render.llvm_text import (
 from minigrad.codegen.render.refs import INDENT, INDEX, Ref, folded
 from minigrad.dtype import DType, bfloat16, bool_, float16, float32, int32, uint8, uint16
 from minigrad.errors import InternalError
-from minigrad.expr import bounds
 from minigrad.value import Value
 
 if TYPE_CHECKING:
@@ -56,16 +55,14 @@ class Tile:
 
 
 class LlvmLanguage(Language):
-    """Values to instructions. `tile`: the loop that sums up a register tile, if it is inside one; `positive`:
-    arguments that may be divided by anywhere; `templates`: texts of operations by name, type and lanes;
-    `helpers`: functions that the program needs, by name."""
+    """Values to instructions. `tile`: the loop that sums up a register tile, if it is inside one;
+    `templates`: texts of operations by name, type and lanes; `helpers`: functions that the program needs, by name."""
 
     subtracts = True
 
     def __init__(self, out: Emitter):
         super().__init__(out)
         self.tile = Tile()
-        self.positive = frozenset(f"%{d.name}" for d in out.function.dims if bounds(d)[0] >= 1)
         self.templates: dict[tuple[str, DType, int], str] = {}
         self.helpers: dict[str, str] = {}
 
@@ -135,7 +132,7 @@ class LlvmLanguage(Language):
         return self.pure(f"shufflevector {typed(x)}, {second}, {lane_numbers(tuple(picks))}", x.dtype, len(picks),
                          (x,) if y is None else (x, y), "shuf")
 
-    def integer(self, op: str, x: Ref, y: Ref, small: bool = False) -> Ref:
+    def integer(self, op: str, x: Ref, y: Ref, small: bool = False, traps: bool = False) -> Ref:
         if op == "add" or op == "mul":
             if x.literal is not None or y.literal is not None:
                 known = folded(op, x, y)
@@ -147,9 +144,9 @@ class LlvmLanguage(Language):
         if op in ("min", "max"):
             return self.pure(f"call i64 @llvm.s{op}.i64(i64 {x.text}, i64 {y.text})", INDEX, 1, (x, y), "i")
         if op in ("fdiv", "fmod"):
-            return self.floor_division(op, x, y)
+            return self.floor_division(op, x, y, traps)
         code = "udiv" if op == "div" else "urem"
-        floor = 0 if y.literal is not None or y.text in self.positive else self.out.safe_floor()
+        floor = self.out.safe_floor() if traps else 0
         if not small:
             return self.pure(f"{code} i64 {x.text}, {y.text}", INDEX, 1, (x, y), "i", floor)
         a = self.pure(f"trunc i64 {x.text} to i32", int32, 1, (x,), "i")
@@ -178,8 +175,8 @@ class LlvmLanguage(Language):
             self.tile.strides[total] = x
         return known[key]
 
-    def floor_division(self, op: str, x: Ref, y: Ref) -> Ref:
-        floor = 0 if y.literal is not None or y.text in self.positive else self.out.safe_floor()
+    def floor_division(self, op: str, x: Ref, y: Ref, traps: bool) -> Ref:
+        floor = self.out.safe_floor() if traps else 0
         r = self.pure(f"srem i64 {x.text}, {y.text}", INDEX, 1, (x, y), "i", floor)
         below = self.pure(f"icmp slt i64 {r.text}, 0", bool_, 1, (r,), "c")
         if op == "fmod":

@@ -109,14 +109,14 @@ class OpenclLanguage(Language):
         text = f"{x.text}.s{LANES[lane]}"
         return self.pure(f"-{text}" if x.dtype is bool_ else text, x.dtype, 1, (x,), "lane")
 
-    def integer(self, op: str, x: Ref, y: Ref, small: bool = False) -> Ref:
+    def integer(self, op: str, x: Ref, y: Ref, small: bool = False, traps: bool = False) -> Ref:
         if op in ("add", "mul"):
             if x.literal is not None and y.literal is not None:
                 return self.constant(x.literal + y.literal if op == "add" else x.literal * y.literal, INDEX)
             return self.pure(f"{x.text} {_INFIX[op]} {y.text}", INDEX, 1, (x, y), "i")
         if op in ("min", "max"):
             return self.pure(f"{op}({x.text}, {y.text})", INDEX, 1, (x, y), "i")
-        floor = 0 if y.literal is not None else self.out.safe_floor()
+        floor = self.out.safe_floor() if traps else 0
         a, b = x.text, y.text
         texts = {"div": f"{a} / {b}", "mod": f"{a} % {b}", "fdiv": f"{a} / {b} - ({a} % {b} < 0)",
                  "fmod": f"{a} % {b} + ({a} % {b} < 0 ? {b} : 0)"}
