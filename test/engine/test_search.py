@@ -3,7 +3,10 @@ and the user do meanwhile."""
 from __future__ import annotations
 
 import errno
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -14,6 +17,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 from conftest import devices
+from support.paths import ROOT, TESTS
 
 from minigrad import Tensor, config, jit, plans, show
 from minigrad.codegen.machines import machine as machines
@@ -303,6 +307,45 @@ def test_processes_that_write_at_once_lose_no_row(folder: Path) -> None:
     os.utime(path.parent / "other.plans.lock", (0, 0))
     write(99)
     assert len(read_rows(path)) == 25
+
+
+IN_A_PROCESS = """
+import json, sys, time
+from test_search import Fake, searched, step, watched
+from minigrad import config
+folder, rows = config.current().cache_dir, []
+if len(sys.argv) > 1:
+    (folder / f"{sys.argv[1]}.ready").touch()
+    while len([*folder.glob("*.ready")]) < 2:
+        time.sleep(0.001)
+    rows = searched(Fake(0.01 * int(sys.argv[1])), 0.1).rows
+hows = [str(item.how).partition("\\n")[2] for work in watched() for item in work.plan.items]
+print(json.dumps([[str(row) for row in rows], hows, step().numpy().tolist()]))
+"""
+
+
+def test_processes_that_search_one_step_at_once_leave_whole_rows(folder: Path) -> None:
+    """A third one, which searches nothing, has the plans of these rows."""
+    def start(*number: str) -> subprocess.Popen[str]:
+        environment = {"MINIGRAD_CACHE": str(folder), "MINIGRAD_DISK_CACHE": "1", "MINIGRAD_TUNED": "1",
+                       "MINIGRAD_DEVICE": "CPU", "MINIGRAD_VERIFY": "0",
+                       "PYTHONPATH": os.pathsep.join(map(str, (ROOT, TESTS, TESTS / "engine")))}
+        return subprocess.Popen([sys.executable, "-W", "error::RuntimeWarning", "-c", IN_A_PROCESS, *number], text=True,
+                                env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def end(process: subprocess.Popen[str]) -> list[Any]:
+        out, errors = process.communicate(timeout=120)
+        assert process.returncode == 0 and not errors, errors
+        return json.loads(out)
+    expected = step().numpy().tolist()
+    (first, _, one), (second, _, two) = map(end, [start("1"), start("2")])
+    kept = read_rows(folder / "tuned" / "CPU.plans")
+    assert first and second and {str(row) for row in kept} <= {*first, *second}
+    assert {row.name for row in kept} == {text.split()[1] for text in (*first, *second)}
+    assert [path.name for path in (folder / "tuned").iterdir()] == ["CPU.plans"]
+    _, hows, three = end(start())
+    assert {row.facts["plan"].partition("\n")[2] for row in kept} <= {*hows}
+    assert one == two == three == expected
 
 
 def test_without_a_file_nothing_changes() -> None:
