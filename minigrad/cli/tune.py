@@ -3,7 +3,8 @@
 MODEL is a file in ONNX, or `file.py:function`: a call of the function makes a step, or returns the function that does.
 The step runs once; then other plans for its kernels are timed on copies of its memory, for as long as --seconds says,
 those that take the largest part of the step first. What is faster is kept in the cache folder and used by every process
-from then on (MINIGRAD_TUNED=0: not used). Ctrl-C keeps what was found.
+from then on (MINIGRAD_TUNED=0: not used). Ctrl-C has what was found until then confirmed and kept, a second one keeps
+nothing.
 """
 from __future__ import annotations
 

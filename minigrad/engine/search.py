@@ -71,8 +71,8 @@ class Search:
         self.noted: set[Path] = set()
 
     def of(self, works: Sequence[Work]) -> Outcome:
-        """Searches, keeps what it finds and has it used from the next plan on. What comes between, Ctrl-C or a device
-        that is lost, does not undo what was verified."""
+        """Searches, keeps what it finds and has it used from the next plan on. What comes between, Ctrl-C or an error
+        of a device, ends the search: what was found is confirmed then. A second one ends that, and nothing is kept."""
         with self.clock.alone:
             self._of(works)
         self.say(str(self.outcome))
@@ -93,7 +93,12 @@ class Search:
             self._confirm(scenes)
         except (MinigradError, KeyboardInterrupt) as error:
             self.outcome.ended = str(error) or "interrupted"
-            self._keep([found for found in self.outcome.kernels if found.best is not None])
+            self.end = self.clock.now()
+            self.say(f"{self.outcome.ended}: what was found until now is confirmed")
+            try:
+                self._confirm(scenes)
+            except MinigradError:
+                self.noted.clear()  # nothing can be confirmed: what was found stays there, for `--replay`
             if isinstance(error, KeyboardInterrupt):
                 raise
         finally:
@@ -166,6 +171,8 @@ class Search:
         there."""
         winners = {(scenes.index(scene), at): found for found in self.outcome.kernels if found.best is not None
                    for scene, at in found.places}
+        if not winners:
+            return
         for found in self._differing(scenes, winners):
             found.best = None
         winners = {place: found for place, found in winners.items() if found.best is not None}

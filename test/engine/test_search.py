@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -163,18 +164,14 @@ def raises(error: BaseException) -> Callable[[Fake], None]:
 
 
 def runs_of_a_search() -> int:
-    """The runs of a search of whose kernels the first two have faster plans, up to the confirmation."""
+    """The runs of a search of whose kernels the first two have faster plans, up to the confirmation; it keeps none."""
     clock = Fake()
     starts: list[int] = []
 
     class Noted(Search):
         def _confirm(self, scenes: Any) -> None:
             starts.append(next(clock.runs))
-            super()._confirm(scenes)
-    with config(disk_cache=False):
-        Noted(0.3, clock=clock).of(watched())
-    get_device("CPU").tuned = None
-    compiled.forget_plans()
+    Noted(0.3, clock=clock).of(watched())
     return starts[0]
 
 
@@ -201,6 +198,46 @@ def test_ctrl_c_keeps_what_was_verified(folder: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         searched(Fake(event=at_run(last - 2, raises(KeyboardInterrupt()))))
     assert read_rows(folder / "tuned" / "CPU.plans")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), DeviceError("lost")])
+def test_what_an_interrupted_search_found_is_confirmed(error: BaseException, folder: Path,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are not kept that gain in their trials alone, or whose bits differ on the step's own operands alone."""
+    last = runs_of_a_search()
+
+    def equals(clock: Fake) -> None:
+        monkeypatch.setattr(clock, "seconds", lambda _: 1e-3)
+        raise error
+
+    def ends(event: Callable[[int, Fake], None]) -> Outcome:
+        search = Search(0.3, clock=Fake(event=event))
+        with suppress(KeyboardInterrupt):
+            search.of(watched())
+        assert search.outcome.ended and any([kernel.tried for kernel in search.outcome.kernels])
+        return search.outcome
+    assert not ends(at_run(last - 2, equals)).rows
+    with monkeypatch.context() as patched:
+        patched.setattr("minigrad.engine.search.alike", lambda *_: False)
+        assert not ends(at_run(last - 2, raises(error))).rows
+    assert not [*(folder / "tuned").iterdir()]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), DeviceError("lost")])
+def test_nothing_is_kept_where_nothing_can_be_confirmed(error: BaseException, folder: Path) -> None:
+    """Of a device that stays lost, what was found can be replayed."""
+    last = runs_of_a_search()
+
+    def act(run: int, clock: Fake) -> None:
+        if run >= last - 2:
+            raise error
+    search = Search(0.3, clock=Fake(event=act))
+    with suppress(KeyboardInterrupt):
+        search.of(watched())
+    assert search.outcome.ended and not search.outcome.rows and get_device("CPU").tuned is None
+    left = [*(folder / "tuned").iterdir()]
+    assert [path.suffix for path in left] == ([] if isinstance(error, KeyboardInterrupt) else [".tried"])
+    assert all([read_rows(path) for path in left])
 
 
 def test_what_was_found_before_a_driver_crashes_can_be_replayed(folder: Path) -> None:
