@@ -23,7 +23,7 @@ from pathlib import Path
 
 from minigrad.codegen.kernel.text import print_kernel
 from minigrad.codegen.passes import drafted
-from minigrad.codegen.plan.given import parse_given
+from minigrad.codegen.plan.given import given_plans, parse_given
 from minigrad.codegen.plan.several import AnyPlan
 from minigrad.engine.compiled import forget_plans
 from minigrad.engine.scene import Clock, Scene, Timing, Work, read
@@ -274,7 +274,8 @@ def _row(found: Found, device: Device, rounding: bool) -> Row:
 
 def kernels_of(scenes: Sequence[Scene]) -> list[Found]:
     """The kernels of a step that plans can be given for, with their launches; not those of tables of launches, which
-    are one program for many sizes, and of sizes that are known when it runs."""
+    are one program for many sizes, and of sizes that are known when it runs. Nor those whose plan a user gave: a row
+    takes the place of the policy's."""
     found: dict[tuple[int, str], Found] = {}
     for scene in scenes:
         for at in range(len(scene.launches)):
@@ -282,7 +283,10 @@ def kernels_of(scenes: Sequence[Scene]) -> list[Found]:
             kernel = item.kernel
             if kernel is None or kernel.block is not None or kernel.dims or len(item.rows) > 1:
                 continue
-            _, _, names = drafted(kernel, scene.device.target)
+            target = scene.device.target
+            _, parts, names = drafted(kernel, target)
+            if item.stage in dict(given_plans(parts, target.plans)):
+                continue
             key = id(scene.device), names[item.stage]
             known = found.setdefault(key, Found(key[1], kernel, item.stage, item.how, []))
             if known.kernel == kernel:  # another one may begin elsewhere

@@ -142,6 +142,16 @@ def test_rows_are_given_back_by_plans() -> None:
     assert {str(parse_given(row.facts["plan"])) for row in rows} <= hows
 
 
+def test_kernels_whose_plan_a_user_gave_are_not_searched() -> None:
+    """What is faster than a slow plan of theirs may be slower than the policy's, and round differently."""
+    name = next(kernel.name for kernel in searched().kernels if kernel.best is not None)
+    get_device("CPU").tuned = None
+    compiled.forget_plans()
+    with plans({name: "plan"}):
+        found = searched()
+    assert found.kernels and name not in {kernel.name for kernel in found.kernels}
+
+
 @pytest.mark.parametrize("noise", [0.05, 0.3])
 def test_noise_keeps_no_slower_plan(noise: float) -> None:
     clock = Fake(noise)
