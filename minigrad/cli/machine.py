@@ -98,7 +98,7 @@ def _diff(a: str, b: str) -> int:
 
 def _at_hand() -> int:
     target = get_device("CPU").target
-    _print(_name(target) if _path(target).is_file() else _like(target))
+    _print(_name(target) if measured_file(target).is_file() else _like(target))
     print()
     rows = [("CPU", *_record_of(target))]
     with suppress(DeviceError):  # without pyopencl there are no such devices
@@ -112,11 +112,12 @@ def _at_hand() -> int:
 
 def _record_of(target: Target) -> tuple[str, str, str]:
     """(what driver or LLVM call it, its record, the file of what was measured of it)."""
-    path = _path(target)
+    path = measured_file(target)
     return target.cpu, _like(target), str(path) if path.is_file() else "no"
 
 
-def _path(target: Target) -> Path:
+def measured_file(target: Target) -> Path:
+    """The file of what was measured of a processor or GPU, which need not be there."""
     return folder(target.is_gpu) / f"{_name(target)}.toml"
 
 
@@ -134,7 +135,7 @@ def _measure(device: str, output: Path | None, seconds: float) -> int:
     if target.language not in ("llvm", "opencl"):
         raise DeviceError(f"[machine] expected CPU or an OpenCL device to measure, got {device}")
     text = _text(opened, measure(opened, seconds))
-    path = output or _path(target)
+    path = output or measured_file(target)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     unfinished.write_text(text, encoding="utf-8")

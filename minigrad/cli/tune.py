@@ -3,7 +3,8 @@
 MODEL is a file in ONNX, or `file.py:function`: a call of the function makes a step, or returns the function that does.
 The step runs once; then other plans for its kernels are timed on copies of its memory, for as long as --seconds says,
 those that take the largest part of the step first. What is faster is kept in the cache folder and used by every process
-from then on (MINIGRAD_TUNED=0: not used). Ctrl-C keeps what was found.
+from then on (MINIGRAD_TUNED=0: not used). Ctrl-C has what was found until then confirmed and kept, a second one keeps
+nothing.
 """
 from __future__ import annotations
 
@@ -18,10 +19,12 @@ from typing import Any
 from minigrad.capture.jit import Jit
 from minigrad.capture.searched import captured_and_searched
 from minigrad.cli.devices import table
+from minigrad.cli.machine import measured_file
 from minigrad.config import config, current
 from minigrad.engine.search import Found, Outcome, Search
 from minigrad.engine.tuned import file_of, read_rows
 from minigrad.errors import MinigradError, quantity
+from minigrad.runtime.device import Device
 from minigrad.runtime.registry import get_device
 from minigrad.tensor import Tensor
 
@@ -47,6 +50,8 @@ def run(options: argparse.Namespace) -> int:
     if replay == []:
         raise MinigradError(f"[tune] expected rows of plans in {options.replay}, found none")
     with config(device=options.device or current().device, jit=True, tuned=current().tuned and replay is None):
+        if hint := unmeasured(get_device(current().device)):
+            print(hint, flush=True)
         step = Jit(step_of(options), 1, False, 0, partial(captured_and_searched, start=partial(
             Search, options.seconds, options.rounding == "any", replay, say=partial(print, flush=True))))
         step()
@@ -79,6 +84,17 @@ def _of_onnx(options: argparse.Namespace) -> Callable[[], Any]:
     options.inputs = []
     feeds = {name: Tensor(value, device=options.device).realize() for name, value in feeds_of(model, options).items()}
     return lambda: model.eager(feeds)
+
+
+def unmeasured(device: Device) -> str:
+    """A line about a processor whose speed was not measured, or ''. When it is, policies may have other plans, which
+    rows of before do not replace. No plan depends on that of a GPU."""
+    target = device.target
+    if target.is_gpu or target.language not in ("llvm", "opencl") or measured_file(target).is_file():
+        return ""
+    option = "" if device.name == "CPU" else f" --device {device.name}"
+    return f"the speed of {device.name} was not measured: run `python -m minigrad machine measure{option}` first, as " \
+        "plans may be others then"
 
 
 def report(found: Outcome | None, options: argparse.Namespace) -> None:

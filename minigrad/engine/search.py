@@ -23,7 +23,7 @@ from pathlib import Path
 
 from minigrad.codegen.kernel.text import print_kernel
 from minigrad.codegen.passes import drafted
-from minigrad.codegen.plan.given import parse_given
+from minigrad.codegen.plan.given import given_plans, parse_given
 from minigrad.codegen.plan.several import AnyPlan
 from minigrad.engine.compiled import forget_plans
 from minigrad.engine.scene import Clock, Scene, Timing, Work, read
@@ -71,8 +71,8 @@ class Search:
         self.noted: set[Path] = set()
 
     def of(self, works: Sequence[Work]) -> Outcome:
-        """Searches, keeps what it finds and has it used from the next plan on. What comes between, Ctrl-C or a device
-        that is lost, does not undo what was verified."""
+        """Searches, keeps what it finds and has it used from the next plan on. What comes between, Ctrl-C or an error
+        of a device, ends the search: what was found is confirmed then. A second one ends that, and nothing is kept."""
         with self.clock.alone:
             self._of(works)
         self.say(str(self.outcome))
@@ -93,7 +93,12 @@ class Search:
             self._confirm(scenes)
         except (MinigradError, KeyboardInterrupt) as error:
             self.outcome.ended = str(error) or "interrupted"
-            self._keep([found for found in self.outcome.kernels if found.best is not None])
+            self.end = self.clock.now()
+            self.say(f"{self.outcome.ended}: what was found until now is confirmed")
+            try:
+                self._confirm(scenes)
+            except MinigradError:
+                self.noted.clear()  # nothing can be confirmed: what was found stays there, for `--replay`
             if isinstance(error, KeyboardInterrupt):
                 raise
         finally:
@@ -166,6 +171,8 @@ class Search:
         there."""
         winners = {(scenes.index(scene), at): found for found in self.outcome.kernels if found.best is not None
                    for scene, at in found.places}
+        if not winners:
+            return
         for found in self._differing(scenes, winners):
             found.best = None
         winners = {place: found for place, found in winners.items() if found.best is not None}
@@ -267,7 +274,8 @@ def _row(found: Found, device: Device, rounding: bool) -> Row:
 
 def kernels_of(scenes: Sequence[Scene]) -> list[Found]:
     """The kernels of a step that plans can be given for, with their launches; not those of tables of launches, which
-    are one program for many sizes, and of sizes that are known when it runs."""
+    are one program for many sizes, and of sizes that are known when it runs. Nor those whose plan a user gave: a row
+    takes the place of the policy's."""
     found: dict[tuple[int, str], Found] = {}
     for scene in scenes:
         for at in range(len(scene.launches)):
@@ -275,7 +283,10 @@ def kernels_of(scenes: Sequence[Scene]) -> list[Found]:
             kernel = item.kernel
             if kernel is None or kernel.block is not None or kernel.dims or len(item.rows) > 1:
                 continue
-            _, _, names = drafted(kernel, scene.device.target)
+            target = scene.device.target
+            _, parts, names = drafted(kernel, target)
+            if item.stage in dict(given_plans(parts, target.plans)):
+                continue
             key = id(scene.device), names[item.stage]
             known = found.setdefault(key, Found(key[1], kernel, item.stage, item.how, []))
             if known.kernel == kernel:  # another one may begin elsewhere

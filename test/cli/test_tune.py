@@ -10,6 +10,7 @@ import pytest
 
 from minigrad import Tensor, config
 from minigrad.cli import main
+from minigrad.cli.machine import measured_file
 from minigrad.engine import compiled
 from minigrad.runtime.registry import get_device
 
@@ -46,6 +47,17 @@ def test_a_function_is_a_step_or_gives_one(folder: Path, capsys: pytest.CaptureF
     if rows.exists():  # what is faster here nobody knows
         assert f"kept in {rows}" in out
         assert main(["tune", f"{folder}/model.py:{name}", "--seconds", "0.2", "--replay", str(rows)]) == 0
+
+
+def test_a_machine_whose_speed_was_not_measured_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def first_line() -> str:
+        assert main(["tune", f"{folder}/model.py:makes", "--seconds", "0.01"]) == 0
+        return capsys.readouterr().out.splitlines()[0]
+    assert "CPU was not measured: run `python -m minigrad machine measure` first" in first_line()
+    path = measured_file(get_device("CPU").target)
+    path.parent.mkdir()
+    path.write_text("[speed]\n")
+    assert "machine measure" not in first_line()
 
 
 @pytest.mark.skipif(find_spec("onnx") is None, reason="needs onnx")

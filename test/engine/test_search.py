@@ -3,9 +3,13 @@ and the user do meanwhile."""
 from __future__ import annotations
 
 import errno
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 from conftest import devices
+from support.paths import ROOT, TESTS
 
 from minigrad import Tensor, config, jit, plans, show
 from minigrad.codegen.machines import machine as machines
@@ -137,6 +142,16 @@ def test_rows_are_given_back_by_plans() -> None:
     assert {str(parse_given(row.facts["plan"])) for row in rows} <= hows
 
 
+def test_kernels_whose_plan_a_user_gave_are_not_searched() -> None:
+    """What is faster than a slow plan of theirs may be slower than the policy's, and round differently."""
+    name = next(kernel.name for kernel in searched().kernels if kernel.best is not None)
+    get_device("CPU").tuned = None
+    compiled.forget_plans()
+    with plans({name: "plan"}):
+        found = searched()
+    assert found.kernels and name not in {kernel.name for kernel in found.kernels}
+
+
 @pytest.mark.parametrize("noise", [0.05, 0.3])
 def test_noise_keeps_no_slower_plan(noise: float) -> None:
     clock = Fake(noise)
@@ -159,18 +174,14 @@ def raises(error: BaseException) -> Callable[[Fake], None]:
 
 
 def runs_of_a_search() -> int:
-    """The runs of a search of whose kernels the first two have faster plans, up to the confirmation."""
+    """The runs of a search of whose kernels the first two have faster plans, up to the confirmation; it keeps none."""
     clock = Fake()
     starts: list[int] = []
 
     class Noted(Search):
         def _confirm(self, scenes: Any) -> None:
             starts.append(next(clock.runs))
-            super()._confirm(scenes)
-    with config(disk_cache=False):
-        Noted(0.3, clock=clock).of(watched())
-    get_device("CPU").tuned = None
-    compiled.forget_plans()
+    Noted(0.3, clock=clock).of(watched())
     return starts[0]
 
 
@@ -197,6 +208,46 @@ def test_ctrl_c_keeps_what_was_verified(folder: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         searched(Fake(event=at_run(last - 2, raises(KeyboardInterrupt()))))
     assert read_rows(folder / "tuned" / "CPU.plans")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), DeviceError("lost")])
+def test_what_an_interrupted_search_found_is_confirmed(error: BaseException, folder: Path,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are not kept that gain in their trials alone, or whose bits differ on the step's own operands alone."""
+    last = runs_of_a_search()
+
+    def equals(clock: Fake) -> None:
+        monkeypatch.setattr(clock, "seconds", lambda _: 1e-3)
+        raise error
+
+    def ends(event: Callable[[int, Fake], None]) -> Outcome:
+        search = Search(0.3, clock=Fake(event=event))
+        with suppress(KeyboardInterrupt):
+            search.of(watched())
+        assert search.outcome.ended and any([kernel.tried for kernel in search.outcome.kernels])
+        return search.outcome
+    assert not ends(at_run(last - 2, equals)).rows
+    with monkeypatch.context() as patched:
+        patched.setattr("minigrad.engine.search.alike", lambda *_: False)
+        assert not ends(at_run(last - 2, raises(error))).rows
+    assert not [*(folder / "tuned").iterdir()]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), DeviceError("lost")])
+def test_nothing_is_kept_where_nothing_can_be_confirmed(error: BaseException, folder: Path) -> None:
+    """Of a device that stays lost, what was found can be replayed."""
+    last = runs_of_a_search()
+
+    def act(run: int, clock: Fake) -> None:
+        if run >= last - 2:
+            raise error
+    search = Search(0.3, clock=Fake(event=act))
+    with suppress(KeyboardInterrupt):
+        search.of(watched())
+    assert search.outcome.ended and not search.outcome.rows and get_device("CPU").tuned is None
+    left = [*(folder / "tuned").iterdir()]
+    assert [path.suffix for path in left] == ([] if isinstance(error, KeyboardInterrupt) else [".tried"])
+    assert all([read_rows(path) for path in left])
 
 
 def test_what_was_found_before_a_driver_crashes_can_be_replayed(folder: Path) -> None:
@@ -303,6 +354,45 @@ def test_processes_that_write_at_once_lose_no_row(folder: Path) -> None:
     os.utime(path.parent / "other.plans.lock", (0, 0))
     write(99)
     assert len(read_rows(path)) == 25
+
+
+IN_A_PROCESS = """
+import json, sys, time
+from test_search import Fake, searched, step, watched
+from minigrad import config
+folder, rows = config.current().cache_dir, []
+if len(sys.argv) > 1:
+    (folder / f"{sys.argv[1]}.ready").touch()
+    while len([*folder.glob("*.ready")]) < 2:
+        time.sleep(0.001)
+    rows = searched(Fake(0.01 * int(sys.argv[1])), 0.1).rows
+hows = [str(item.how).partition("\\n")[2] for work in watched() for item in work.plan.items]
+print(json.dumps([[str(row) for row in rows], hows, step().numpy().tolist()]))
+"""
+
+
+def test_processes_that_search_one_step_at_once_leave_whole_rows(folder: Path) -> None:
+    """A third one, which searches nothing, has the plans of these rows."""
+    def start(*number: str) -> subprocess.Popen[str]:
+        environment = {"MINIGRAD_CACHE": str(folder), "MINIGRAD_DISK_CACHE": "1", "MINIGRAD_TUNED": "1",
+                       "MINIGRAD_DEVICE": "CPU", "MINIGRAD_VERIFY": "0",
+                       "PYTHONPATH": os.pathsep.join(map(str, (ROOT, TESTS, TESTS / "engine")))}
+        return subprocess.Popen([sys.executable, "-W", "error::RuntimeWarning", "-c", IN_A_PROCESS, *number], text=True,
+                                env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def end(process: subprocess.Popen[str]) -> list[Any]:
+        out, errors = process.communicate(timeout=120)
+        assert process.returncode == 0 and not errors, errors
+        return json.loads(out)
+    expected = step().numpy().tolist()
+    (first, _, one), (second, _, two) = map(end, [start("1"), start("2")])
+    kept = read_rows(folder / "tuned" / "CPU.plans")
+    assert first and second and {str(row) for row in kept} <= {*first, *second}
+    assert {row.name for row in kept} == {text.split()[1] for text in (*first, *second)}
+    assert [path.name for path in (folder / "tuned").iterdir()] == ["CPU.plans"]
+    _, hows, three = end(start())
+    assert {row.facts["plan"].partition("\n")[2] for row in kept} <= {*hows}
+    assert one == two == three == expected
 
 
 def test_without_a_file_nothing_changes() -> None:
