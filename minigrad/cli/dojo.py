@@ -19,7 +19,6 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from minigrad.cli.devices import size_text, table
 from minigrad.codegen.machines.gpus import cards, gpu
 from minigrad.codegen.machines.sources import counts, stated
 from minigrad.errors import MinigradError, quantity
-from minigrad.report.dojo import CARDS, Predicted, Program, predict_step
+from minigrad.report.dojo import CARDS, Predicted, Program, as_dict, predict_step
 from minigrad.tensor import Tensor
 
 SHOWN = 24
@@ -242,7 +241,7 @@ def as_json(p: Predicted) -> dict[str, Any]:
     low, high = p.range
     return {"card": p.card, "name": gpu(p.card).name, "kind": "predicted", "seconds": p.seconds, "least": low,
             "most": high, "launches": p.launches, "launch_seconds": p.launches * p.launch,
-            "peak_bytes": p.peak_bytes, "programs": [asdict(x) for x in p.programs]}
+            "peak_bytes": p.peak_bytes, "programs": [as_dict(x) for x in p.programs]}
 
 
 def named(programs: Sequence[Program]) -> list[tuple[str, Program]]:
