@@ -119,6 +119,12 @@ class Recorder(DryRun):
         self.peaks = dict.fromkeys(cards, 0)
         self.arenas = dict.fromkeys(cards, 0)
 
+    def count(self) -> None:
+        """Counts from now on. Inputs count when they are read again: weights that were cast before may be gone."""
+        self.live -= sum([x.nbytes for x in self.inputs.values()])
+        self.inputs.clear()
+        self.counting = True
+
     def plan(self, graph: Graph, donated: frozenset[int], device: Device) -> Any:
         """Nothing but where results are, in the order of the targets."""
         if not device.simulates:
@@ -157,7 +163,7 @@ def predict_step(prepare: Callable[[], Any], cards: Sequence[str], compiled: boo
             else:
                 _realize(step)
                 step = prepare
-            recorder.counting = True
+            recorder.count()
             _realize(step())
             recorder.forget()
     finally:
