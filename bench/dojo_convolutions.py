@@ -4,7 +4,8 @@ Weights besides those of products: a factor of the work of `direct`, `igemm`, `g
 product's; of streams that transforms add, `transform` of Winograd's, `spectrum` of Fourier's; `column`, microseconds
 of unfolding an image and of calling the library of products; `batched`, a product of all images over that; `thin` and
 `thin_rate`, the time of a stream and the share of lanes for groups of few channels; `strided`, the factor of direct
-ones with strides; `filters`, microseconds of Winograd's filters; `half`, the rate of halves over float32's.
+ones with strides; `apart`, that of a gradient where strides pass over pixels; `filters`, microseconds of Winograd's
+filters; `half`, the rate of halves over float32's.
 """
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ class Convolution:
         self.pixels = self.out_height * self.out_width
         self.rows = np.where(back, self.channels, self.filters) / self.groups
         self.inner = np.where(back, self.filters, self.channels) / self.groups
-        self.columns = np.where(back, self.height * self.width, self.pixels)
+        # a gradient is that of the phases that a tap meets, each of which has all pixels of the result
+        phases = self.met * np.maximum(self.height * self.width / self.stride, self.pixels)
+        self.columns = np.where(back, phases, self.pixels)
         data = self.images * (self.channels * self.height * self.width + self.filters * self.pixels)
         self.stream = self.seconds((data + self.channels * self.filters * self.taps / self.groups) * size)
         self.launch = w["launch"] * 1e-6
@@ -61,7 +64,8 @@ class Convolution:
         return self.inner * self.taps / np.where(self.back, self.met, 1)
 
     def igemm(self, algorithm: str = "igemm") -> Any:
-        return self.product(algorithm, self.images * self.columns, self.depth(), self.groups, self.taps)
+        found = self.product(algorithm, self.images * self.columns, self.depth(), self.groups, self.taps)
+        return found * np.where(self.back & (self.met < self.stride), self.w["apart"], 1.0)
 
     def depthwise(self) -> Any:
         """Few channels of a group: a stream, and multiply-adds without a tile."""
@@ -126,10 +130,11 @@ def conv2d_tvm(c: Mapping[str, Any], gpu: Gpu, w: Mapping[str, float]) -> Any:
 
 
 def conv2d_deepbench(c: Mapping[str, Any], gpu: Gpu, w: Mapping[str, float]) -> Any:
-    """The faster of an implicit product and, for 3 x 3 filters, Winograd's."""
+    """The faster of an implicit product and, for 3 x 3 filters, Winograd's. Channels of halves are padded."""
     half = np.asarray(c["dtype"]) == "f16"
-    whole = (np.asarray(c["c"]) % MATRIX == 0) & (np.asarray(c["k"]) % MATRIX == 0)
-    sizes = {**c, "r": c["filter_h"], "s": c["filter_w"]}
+    padded = {name: np.where(half, np.ceil(c[name] / MATRIX) * MATRIX, c[name]) for name in ("c", "k")}
+    whole = (padded["c"] == c["c"]) & (padded["k"] == c["k"])
+    sizes = {**c, **padded, "r": c["filter_h"], "s": c["filter_w"]}
     rate = np.where(whole, rate_of(c["dtype"], gpu, w), 1.0)
     size, back = np.where(half, 2.0, 4.0), np.asarray(c["direction"]) == "B"
     there = Convolution(sizes, gpu, w, size, rate, back)

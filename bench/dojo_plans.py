@@ -26,7 +26,9 @@ def xgemm(c: Mapping[str, Any], gpu: Gpu, costs: Mapping[str, float]) -> Counts:
     loads_a, loads_b = rows / width, columns / height
     # lanes across load words that lie `rows` apart, as many lanes at once as have 32 words; down, lanes share them
     passes_a = width * np.maximum(1, np.minimum(across, BANKS / width) * rows / BANKS)
-    passes_b = np.maximum(1, height * costs["broadcast"]) * np.maximum(1, BANKS / across * columns / BANKS)
+    # local memory gives all lanes a word that they share at once, the cache gives each lane its words
+    shared = height * np.where(c["SB"] == 1, costs["broadcast"], 1.0)
+    passes_b = np.maximum(1, shared) * np.maximum(1, BANKS / across * columns / BANKS)
     copies = (c["SA"] * c["MWG"] / width * np.maximum(width, c["MWG"] / c["MDIMA"])
               + c["SB"] * c["NWG"] / height * np.maximum(height, c["NWG"] / c["NDIMB"])) / BANKS
     registers = 16 + rows * columns + rows + columns

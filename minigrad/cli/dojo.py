@@ -4,6 +4,7 @@
     dojo MODEL --device rtx3060             each program: launches, groups, registers, bytes, rate, time, what bounds it
     dojo MODEL --device rtx3060 --explain sum_mul     the terms of its time, what it reads and writes, its plan
     dojo MODEL --device rtx3060 --against rx6700xt    beside another card, or a file of profile.save or --json
+    dojo MODEL --f16                        any of these with weights and images in float16
     dojo --table                            MobileNetV2 and Stable Diffusion's decoder on an RTX 3060, and quoted times
 
 MODEL is a file in ONNX, or FILE.py:FUNCTION, which takes nothing and gives a function whose call is the step (or does
@@ -19,16 +20,16 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from minigrad.cli.devices import size_text, table
 from minigrad.codegen.machines.gpus import cards, gpu
 from minigrad.codegen.machines.sources import counts, stated
+from minigrad.dtype import float16, float32
 from minigrad.errors import MinigradError, quantity
-from minigrad.report.dojo import CARDS, Predicted, Program, predict_step
+from minigrad.handles import live
+from minigrad.report.dojo import CARDS, Predicted, Program, as_dict, predict_step
 from minigrad.tensor import Tensor
 
 SHOWN = 24
@@ -38,11 +39,12 @@ QUOTED = {"MobileNetV2": "1 ms, TensorRT", "SD VAE decoder": "100 ms and 33 ms"}
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
-    """`minigrad dojo MODEL [--device CARD,...] [--explain PROGRAM] [--against FILE|CARD] [--table] [--json]`."""
+    """`minigrad dojo MODEL [--device CARD,...] [--explain PROGRAM] [--against FILE|CARD] [--f16] [--json]`, --table."""
     parser.add_argument("model", nargs="?", metavar="MODEL", help="FILE.onnx, or FILE.py:FUNCTION")
     parser.add_argument("--device", metavar="CARD", help=f"a card, or several with commas (default: {len(CARDS)})")
     parser.add_argument("--explain", metavar="PROGRAM", help="the terms of a program's time")
     parser.add_argument("--against", metavar="FILE|CARD", help="another card, or measured times")
+    parser.add_argument("--f16", action="store_true", help="weights and images in float16")
     parser.add_argument("--all", action="store_true", help="list every program")
     parser.add_argument("--table", action="store_true", help="the table of comparison, without MODEL")
     parser.add_argument("--json", action="store_true", help="print all that is known as JSON")
@@ -64,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     other = options.against if options.against in cards() else None
     found = predict_step(prepare_of(options), [*names, *([other] if other else [])], compiled=one)
     if options.json:
-        print(json.dumps([as_json(p) for p in found], indent=1))
+        print(json.dumps([as_json(p, options.f16) for p in found], indent=1))
     elif options.explain:
         print("\n".join(explained(found[0], options.explain)))
     elif options.against:
@@ -82,10 +84,30 @@ def prepare_of(options: argparse.Namespace) -> Callable[[], Any]:
     """A function that gives the step."""
     path, colon, name = options.model.rpartition(":")
     if colon and path.endswith(".py"):
-        return lambda: function_of(Path(path), name)()
+        def prepare() -> Any:
+            return function_of(Path(path), name)()
+
+        return in_half(prepare) if options.f16 else prepare
     if not options.model.endswith(".onnx"):
         raise MinigradError(f"[dojo] expected FILE.onnx or FILE.py:FUNCTION, got {options.model!r}")
     return lambda: _onnx_step(options)
+
+
+def in_half(prepare: Callable[[], Any]) -> Callable[[], Any]:
+    """The same with all float32 Tensors that it leaves made float16: weights, statistics, images. Raises MinigradError
+    where it does the step itself."""
+    def prepared() -> Any:
+        before = list(live())
+        step, known = prepare(), {id(t) for t in before}
+        if isinstance(step, Tensor) or not callable(step):
+            raise MinigradError("[dojo] expected a function that gives the step, with --f16, got "
+                                f"{type(step).__name__}")
+        for t in live():
+            if id(t) not in known and t.dtype is float32:
+                t.to_(dtype=float16)
+        return step
+
+    return prepared
 
 
 def function_of(path: Path, name: str) -> Callable[[], Any]:
@@ -119,7 +141,7 @@ def _onnx_step(options: argparse.Namespace) -> Callable[[], Any]:
     except ImportError as error:
         raise MinigradError(f"[onnx] expected the extra onnx (pip install \"minigrad[onnx]\"), got: {error}") from None
     options.inputs = []
-    model = OnnxModel(Path(options.model))
+    model = OnnxModel(Path(options.model), dtype=float16 if options.f16 else None)
     feeds = {name: Tensor(value) for name, value in feeds_of(model, options).items()}
     return lambda: model.eager(feeds)
 
@@ -237,12 +259,12 @@ def read_times(path: Path) -> dict[str, float]:
     return times
 
 
-def as_json(p: Predicted) -> dict[str, Any]:
-    """All that is known of a step on a card. Times are in seconds."""
+def as_json(p: Predicted, half: bool) -> dict[str, Any]:
+    """All that is known of a step on a card, `half`: with weights in float16. Times are in seconds."""
     low, high = p.range
-    return {"card": p.card, "name": gpu(p.card).name, "kind": "predicted", "seconds": p.seconds, "least": low,
-            "most": high, "launches": p.launches, "launch_seconds": p.launches * p.launch,
-            "peak_bytes": p.peak_bytes, "programs": [asdict(x) for x in p.programs]}
+    return {"card": p.card, "name": gpu(p.card).name, "kind": "predicted", "f16": half, "seconds": p.seconds,
+            "least": low, "most": high, "launches": p.launches, "launch_seconds": p.launches * p.launch,
+            "peak_bytes": p.peak_bytes, "programs": [as_dict(x) for x in p.programs]}
 
 
 def named(programs: Sequence[Program]) -> list[tuple[str, Program]]:
@@ -266,7 +288,7 @@ def rate_of(x: Program) -> str:
 def time_text(seconds: float) -> str:
     """Seconds with three digits, in the unit that fits."""
     for factor, unit in ((1.0, "s"), (1e3, "ms")):
-        if seconds * factor >= 1:
+        if seconds * factor >= 0.9995:  # 999.6 us have three digits as 1 ms only
             return f"{seconds * factor:.3g} {unit}"
     return f"{seconds * 1e6:.3g} us"
 
@@ -289,7 +311,7 @@ def _table(as_text: bool) -> int:
     facts, rows, objects = gpu(TABLE_CARD), [("model", "types", "roofline", "our default plans", "range", "")], []
     for model, step in zoo().items():
         for half in (False, True):
-            p, = predict_step(partial(step, half), [TABLE_CARD])
+            p, = predict_step(in_half(step) if half else step, [TABLE_CARD])
             matrix = 2e-6 * facts.units * facts.f16_matrix_per_cycle_unit * facts.clock_mhz
             rate = matrix if half and matrix else facts.f32_tflops
             least = sum(x.count * max(x.flops / (rate * 1e12), x.least_bytes / (facts.dram_gbs * 1e9))
@@ -297,14 +319,14 @@ def _table(as_text: bool) -> int:
             low, high = (time_text(t) for t in p.range)
             rows.append((model, "f16" if half else "f32", time_text(least), time_text(p.seconds), f"{low} to {high}",
                          "predicted"))
-            objects.append(as_json(p) | {"model": model, "f16": half, "roofline": least, "quoted": QUOTED[model]})
+            objects.append(as_json(p, half) | {"model": model, "roofline": least, "quoted": QUOTED[model]})
         rows.append((model, "?", "", QUOTED[model], "", "quoted"))
     print(json.dumps(objects, indent=1) if as_text else "\n".join([facts.name, *table(rows)]))
     return 0
 
 
-def zoo() -> dict[str, Callable[[bool], Callable[[], Tensor]]]:
-    """The models of the table, which give a step of float16 or float32."""
+def zoo() -> dict[str, Callable[[], Callable[[], Tensor]]]:
+    """The models of the table, which give a step."""
     models = []
     for name in ("mobilenet", "vae"):
         for package in ("minigrad_examples", "examples"):
@@ -316,11 +338,10 @@ def zoo() -> dict[str, Callable[[bool], Callable[[], Tensor]]]:
     if len(models) != 2:
         raise MinigradError("[dojo] expected the examples: run it from a checkout, or install minigrad[examples]")
 
-    def step(make: Callable[[], Any], shape: tuple[int, ...], half: bool) -> Callable[[], Tensor]:
+    def step(make: Callable[[], Any], *shape: int) -> Callable[[], Tensor]:
         model, x = make().eval(), Tensor.randn(*shape)
-        model, x = (model.half(), x.half()) if half else (model, x)
         return lambda: model(x)
 
     mobilenet, vae = models
-    return {"MobileNetV2": lambda half: step(mobilenet.MobileNetV2, (1, 3, 224, 224), half),
-            "SD VAE decoder": lambda half: step(vae.AutoencoderKLDecoder, (1, 4, 64, 64), half)}
+    return {"MobileNetV2": lambda: step(mobilenet.MobileNetV2, 1, 3, 224, 224),
+            "SD VAE decoder": lambda: step(vae.AutoencoderKLDecoder, 1, 4, 64, 64)}

@@ -138,9 +138,16 @@ def flat_form(kernel: Kernel) -> Kernel:
     return run(collapse, kernel)           # variables that step together are one: long inner loops; names by position
 
 
+@lru_cache(maxsize=1024)
+def _beginning_of(kernel: Kernel) -> tuple[Kernel, dict[str, int]]:
+    """The flat form of a kernel, on all targets the same, and where its reading begins: `x[t]` is one program for all
+    t."""
+    return run(from_first, flat_form(kernel))
+
+
 def _stages_of(kernel: Kernel, target: Target) -> Staged:
     """The stages of a kernel, shared with those that differ in what becomes an argument."""
-    flat, begins = run(from_first, flat_form(kernel))  # where reading begins: `x[t]` is one program for all t
+    flat, begins = _beginning_of(kernel)
     plain, length, staged = plain_target(target), dict[Var, Index](), None
     if target.plans or has_rows(target.tuned, flat.name):
         staged = _stages_of_given(flat, target, plain)
@@ -159,7 +166,7 @@ def plain_target(target: Target) -> Target:
 def drafted(kernel: Kernel, target: Target) -> tuple[tuple[Unit, ...], list[Kernel], tuple[str, ...]]:
     """For each stage of a kernel without a carried state: the nests with the plan that a policy gives them, the kernel
     that plans are given for, and its name."""
-    flat = run(from_first, flat_form(kernel))[0]
+    flat = _beginning_of(kernel)[0]
     units, scratch = units_of(flat, with_widest(plain_target(target), kernel.nests))
     parts = parts_of(flat, units, scratch)
     return units, parts, tuple([own for _, own in names(parts)])
@@ -171,7 +178,7 @@ def stage_by(kernel: Kernel, k: int, plan: AnyPlan, target: Target) -> Stage:
     units, parts, _ = drafted(kernel, target)
     name = f"{kernel.name}_{k}" if len(units) > 1 else kernel.name
     stage = _stage(parts[k], units[k][0], plan, name, with_widest(plain_target(target), kernel.nests))
-    begins = run(from_first, flat_form(kernel))[1]
+    begins = _beginning_of(kernel)[1]
     return _bound(Staged(kernel, (stage,), ()), {}, begins).stages[0] if begins or stage.begins else stage
 
 
@@ -313,7 +320,7 @@ def _bound(staged: Staged, values: dict[Var, Index], begins: dict[str, int]) -> 
 
 def forget_stages() -> None:
     """Drops the stages that were planned so far: something that plans depend on has changed."""
-    for cache in (stages_of, _stages_of_flat, build_nests, packed.plan, panels.plan):
+    for cache in (stages_of, _beginning_of, _stages_of_flat, build_nests, packed.plan, panels.plan):
         cache.cache_clear()
 
 

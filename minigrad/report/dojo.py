@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from hashlib import sha256
 from math import prod
@@ -23,6 +23,7 @@ from minigrad.codegen.cost.gpu import between, costs_of
 from minigrad.codegen.cost.launch import PATTERNS, Launched, launched
 from minigrad.codegen.passes import render
 from minigrad.config import config, current
+from minigrad.engine.collector import collector_paused
 from minigrad.engine.observe import dry_runs
 from minigrad.engine.plan import ExecutionPlan, Item, arena_for, make_plan, number
 from minigrad.engine.plan_store import NotWritable, sources_digest, spell
@@ -75,6 +76,11 @@ class Program:
     warnings: tuple[str, ...]
 
 
+def as_dict(program: Program) -> dict[str, Any]:
+    """The fields by their names, not copied."""
+    return {f.name: getattr(program, f.name) for f in fields(program)}
+
+
 @dataclass(frozen=True, slots=True)
 class Predicted:
     """A step on a card: its programs, the longest first, and the bytes at the peak. `launch` are seconds that a launch
@@ -113,13 +119,20 @@ class Recorder(DryRun):
         self.peaks = dict.fromkeys(cards, 0)
         self.arenas = dict.fromkeys(cards, 0)
 
+    def count(self) -> None:
+        """Counts from now on. Inputs count when they are read again: weights that were cast before may be gone."""
+        self.live -= sum([x.nbytes for x in self.inputs.values()])
+        self.inputs.clear()
+        self.counting = True
+
     def plan(self, graph: Graph, donated: frozenset[int], device: Device) -> Any:
         """Nothing but where results are, in the order of the targets."""
         if not device.simulates:
             raise MinigradError(f"[dojo] expected a step on {current().device}, got one on {device.name}")
-        for card, opened in self.cards.items() if self.counting else ():
-            programs, self.arenas[card] = _on_card(graph, donated, opened, self.compiled)
-            self.programs[card] += programs
+        with collector_paused():
+            for card, opened in self.cards.items() if self.counting else ():
+                programs, self.arenas[card] = _on_card(graph, donated, opened, self.compiled)
+                self.programs[card] += programs
         return SimpleNamespace(schedule=SimpleNamespace(donated=(), outputs=range(len(graph.targets))), prepared=None,
                                device=device)
 
@@ -150,7 +163,7 @@ def predict_step(prepare: Callable[[], Any], cards: Sequence[str], compiled: boo
             else:
                 _realize(step)
                 step = prepare
-            recorder.counting = True
+            recorder.count()
             _realize(step())
             recorder.forget()
     finally:
@@ -191,7 +204,7 @@ def _on_card(graph: Graph, donated: frozenset[int], device: SimulatedGpu, compil
         return [Program(**{**p, "warnings": tuple(p["warnings"])}) for p in programs], arena
     found, arena = _planned(graph, donated, device, compiled)
     if key:
-        disk_cache.put(KIND, key, zlib.compress(json.dumps([[asdict(p) for p in found], arena]).encode(), 1))
+        disk_cache.put(KIND, key, zlib.compress(json.dumps([[as_dict(p) for p in found], arena]).encode(), 1))
     return found, arena
 
 

@@ -80,6 +80,29 @@ def test_seconds_of_any_card():
         dojo.seconds({}, "conv3d", {})
 
 
+def convolution(card: str, **c: object) -> float:
+    """The time of one of DeepBench's, of 56 x 56 images, a large one of 1 x 1 filters unless `c` says otherwise."""
+    usual = {"dtype": "f32", "w": 56, "h": 56, "c": 256, "n": 64, "k": 512, "filter_w": 1, "filter_h": 1, "pad_w": 0,
+             "pad_h": 0, "stride_w": 1, "stride_h": 1, "direction": "B"}
+    return float(dojo.times(gpu(card), "conv2d_deepbench", usual | c))
+
+
+def test_gradients_skip_what_strides_skip():
+    for card in ("v100", "rtx3060", "rx6700xt"):
+        whole, strided = convolution(card), convolution(card, stride_w=2, stride_h=2)
+        assert 0.25 * whole < strided < 0.7 * whole
+        # every phase of a 3 x 3 filter's gradient is met: all the work of the forward pass
+        size = {"filter_w": 3, "filter_h": 3, "pad_w": 1, "pad_h": 1, "stride_w": 2, "stride_h": 2, "c": 512}
+        assert convolution(card, **size) == pytest.approx(convolution(card, **size, direction="F"), rel=0.3)
+
+
+def test_halves_of_few_channels_are_padded():
+    few = {"dtype": "f16", "direction": "F", "k": 64}
+    for card in ("v100", "t4", "p100"):
+        assert convolution(card, **few, c=1) == convolution(card, **few, c=7) >= convolution(card, **few, c=8)
+        assert convolution(card, **few | {"dtype": "f32"}, c=1) < convolution(card, **few | {"dtype": "f32"}, c=8)
+
+
 def test_products_do_not_beat_the_card():
     for table in ("matmul_torch", "gemm_rocblas", "gemm_deepbench"):
         for device, c, _ in dojo.rows(SAMPLE / f"shapes/{table}.csv.gz"):

@@ -8,16 +8,34 @@ import pytest
 import minigrad
 from minigrad import config
 from minigrad.cli.command_line import main
+from minigrad.cli.devices import size_text
 from minigrad.codegen.machines import gpus, measured
 from minigrad.report import dojo
 
 MODEL = """
-from minigrad import Tensor, nn
+from minigrad import Tensor, nn, optim
 
 def step():
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 14 * 14, 10))
     x = Tensor.randn(2, 3, 16, 16)
     return lambda: model(x).softmax(-1)
+
+def step_in_half():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 14 * 14, 10)).half()
+    x = Tensor.randn(2, 3, 16, 16).half()
+    return lambda: model(x).softmax(-1)
+
+def trains():
+    model = nn.Linear(64, 32)
+    optimizer, x = optim.Adam(model.parameters()), Tensor.randn(8, 64)
+
+    def step():
+        optimizer.zero_grad()
+        loss = model(x).square().mean().backward()
+        optimizer.step()
+        return loss
+
+    return step
 
 def plain():
     return Tensor.randn(32, 32) @ Tensor.randn(32, 32)
@@ -67,11 +85,34 @@ def test_json_has_all_of_it(model, capsys):
     found = json.loads(said(capsys, f"{model}:step", "--device", "rtx3060,m1", "--json"))
     assert [x["card"] for x in found] == ["rtx3060", "m1"]
     for card in found:
-        assert card["kind"] == "predicted" and card["least"] < card["seconds"] < card["most"]
+        assert card["kind"] == "predicted" and not card["f16"] and card["least"] < card["seconds"] < card["most"]
         assert card["seconds"] == pytest.approx(sum(p["seconds"] for p in card["programs"]))
         assert card["launches"] == sum(p["count"] for p in card["programs"])
         for p in card["programs"]:
             assert p["bound"] in p["terms"] and p["least"] < p["seconds"] < p["most"]
+
+
+def test_a_model_in_half_is_that_which_is_written_so(model, capsys):
+    whole, half, by_hand = (json.loads(said(capsys, f"{model}:{name}", "--device", "rtx3060,rx6600", "--json", *more))
+                            for name, more in (("step", ()), ("step", ("--f16",)), ("step_in_half", ())))
+    assert [x["f16"] for x in (*whole, *half, *by_hand)] == [False, False, True, True, False, False]
+    assert [x | {"f16": False} for x in half] == by_hand
+    assert all(a["peak_bytes"] < 0.6 * b["peak_bytes"] and a["seconds"] < b["seconds"]
+               for a, b in zip(half, whole, strict=True))
+
+
+def test_a_model_in_half_is_shown_in_every_way(model, capsys, tmp_path):
+    words = f"{model}:trains", "--device", "rtx3060"
+    card, = json.loads(said(capsys, *words, "--f16", "--json"))
+    first = card["programs"][0]
+    size = max(m["all"] for m in first["buffers"].values())
+    assert 2 * 32 * 64 <= size < 4 * 32 * 64
+    assert size_text(int(size)) in said(capsys, *words, "--f16", "--explain", first["name"])
+    assert f", {len(card['programs'])} programs: " in said(capsys, *words, "--f16")
+    file = tmp_path / "whole.json"
+    file.write_text(said(capsys, *words, "--json"))
+    last = said(capsys, *words, "--f16", "--against", str(file)).splitlines()[-1]
+    assert last.startswith("all ") and 0 < float(last.split()[-1]) < 1.2
 
 
 def test_a_program_is_explained(model, capsys):
@@ -128,11 +169,14 @@ def test_a_model_in_onnx_is_planned(tmp_path, capsys):
     from minigrad import Tensor, nn
     from minigrad import onnx as minigrad_onnx
 
-    layer = nn.Linear(8, 4)
+    layer = nn.Linear(64, 32)
     path = tmp_path / "linear.onnx"
-    minigrad_onnx.export(lambda x: layer(x).relu(), Tensor.randn(2, 8), path=path)
+    minigrad_onnx.export(lambda x: layer(x).relu(), Tensor.randn(2, 64), path=path)
     with config(cache_dir=tmp_path / "cache", verify=False):
         assert "1 launch, 1 program: " in said(capsys, str(path), "--device", "rtx3060")
+        whole, half = (json.loads(said(capsys, str(path), "--device", "rtx3060", "--json", *more))[0]
+                       for more in ((), ("--f16",)))
+    assert half["f16"] and half["peak_bytes"] < whole["peak_bytes"]
 
 
 @pytest.mark.parametrize("words, message", [
@@ -145,6 +189,7 @@ def test_a_model_in_onnx_is_planned(tmp_path, capsys):
     (("nowhere.py:step", ), "expected a file, got 'nowhere.py'"),
     (("model.bin", ), "expected FILE.onnx or FILE.py:FUNCTION, got 'model.bin'"),
     (("{}:reads", ), "has no values to read"),
+    (("{}:plain", "--f16"), "expected a function that gives the step, with --f16, got Tensor"),
     (("{}:plain", "--device", "rtx3060", "--against", "nothing"), "expected a card or a file of times, got 'nothing'"),
 ])
 def test_wrong_words_are_told(model, capsys, words, message):
@@ -157,8 +202,8 @@ def test_the_table_marks_what_is_predicted_and_what_is_quoted(capsys, monkeypatc
     from minigrad import Tensor
     from minigrad.cli import dojo as command
 
-    def small(half: bool):
-        a = Tensor.randn(16, 16).half() if half else Tensor.randn(16, 16)
+    def small():
+        a = Tensor.randn(16, 16)
         return lambda: a @ a
 
     monkeypatch.setattr(command, "zoo", lambda: dict.fromkeys(command.QUOTED, small))
@@ -189,3 +234,9 @@ def test_what_makes_launches_slow_is_told():
     assert "uncoalesced: reads p0 8192 bytes apart" in warned(transposed)
     assert "small_grid: 4 groups for 28 units" in warned(few_rows)
     assert not warned(straight)
+
+
+def test_times_have_three_digits():
+    from minigrad.cli.dojo import time_text
+
+    assert [time_text(x) for x in (9.994e-4, 9.996e-4, 0.9996, 1.5)] == ["999 us", "1 ms", "1 s", "1.5 s"]

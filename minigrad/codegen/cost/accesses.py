@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from math import ceil, prod
 from typing import Any
 
@@ -27,7 +28,7 @@ class Shape:
     sector: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Access:
     """An access to elements at an offset, where all clauses hold. `outer` is the axis of the outermost loop around it
     that is not unrolled, '' for none, which has `trips` iterations."""
@@ -39,12 +40,12 @@ class Access:
     outer: str = ""
     trips: float = 1.0
 
-    @property
+    @cached_property
     def varying(self) -> Index:
         """The offset without what is the same everywhere."""
         return 0 if isinstance(self.offset, int) else self.offset - self.offset.const
 
-    @property
+    @cached_property
     def used(self) -> set[Var]:
         return used_by([self.offset, *[c for conditions, _ in self.clauses for c in conditions]])
 
@@ -140,8 +141,9 @@ def measure_footprints(buffers: Mapping[str, Moved], accesses: list[Access], siz
         whole = max(_together([x for x, _ in parts]), *[len(x) * factor for x, factor in parts])
         moved.group = float(min(whole * shape.sector, size + shape.sector))
         steps: dict[tuple[str, float], list[Any]] = {}
-        for a in own:
-            steps.setdefault((a.outer, a.trips), []).append(_touched(a, moved, shape, most, (GROUP, a.outer))[0])
+        for a, (sectors, _) in zip(own, parts, strict=True):
+            steps.setdefault((a.outer, a.trips), []).append(
+                _touched(a, moved, shape, most, (GROUP, a.outer))[0] if a.outer else sectors)
         each = sum(_together(x) * trips for (_, trips), x in steps.items())
         moved.step = max(moved.group, each * shape.sector)
         moved.shared = _shared(own, shape)
@@ -150,7 +152,7 @@ def measure_footprints(buffers: Mapping[str, Moved], accesses: list[Access], siz
 
 def _touched(a: Access, moved: Moved, shape: Shape, most: int, fixed: tuple[str, ...]) -> tuple[Any, float]:
     """The sectors that an access touches, and a factor for those that were left out."""
-    grid = Grid(a.bound, shape.dims, shape.lanes, a.used, most, fixed, _strides(a, shape))
+    grid = Grid(a.bound, shape.dims, shape.lanes, a.used, most, fixed, partial(_strides, a, shape))
     at = np.broadcast_to(np.asarray(grid.value(a.offset)), grid.shape)
     at = at[grid.holds(a.clauses)] if a.clauses else at
     factor = 1.0 if grid.whole else max(1.0, grid.total / prod(grid.shape))

@@ -1,8 +1,8 @@
 """The time of a launch on a GPU: from counts of what it does and the facts of a card, one function for every pattern.
 
     resident   groups that a unit holds at once, by registers, local memory, waves and groups
-    a group    the largest of arithmetic, instructions and passes through the port of local memory and cache, and a part
-               of the second of them, which hide each other but in part
+    a group    the longer of arithmetic and of beginning instructions, multiply-adds among them; passes through the port
+               of local memory and cache, of which that hides a part, or they of that
     a round    that of the groups which a unit holds, beside the time that one of them waits
     time       rounds of the unit that has most groups; what crosses from the last cache and from memory, which all
                units share; what a launch costs besides
@@ -17,7 +17,7 @@ The weights are those of the card's vendor, in gpu.toml:
     spill       passes of a word that registers do not hold, in each step
     spilled     words that cross to memory for a word of a work-item that spills
     last        bytes that the last cache before memory gives for one that memory gives
-    second      part of the second largest term that the largest does not hide
+    second      part of the second largest that the largest does not hide
     wait        cycles until a load that missed arrives
     overlap     how well waiting is hidden: 0 is not at all, at 1 the two are legs of a right angle
     kept        share of spilled words that a last cache which holds them all serves as fast as registers
@@ -92,7 +92,8 @@ def predict(counts: Counts, gpu: Gpu, costs: Mapping[str, float] | None = None, 
     of_group = {"arithmetic": c.fma * waves * gpu.wave / gpu.lanes_per_unit,
                 "instructions": (c.fma + c.other + w["load"] * c.loads) * waves / issue_rate(gpu, w),
                 "local memory and cache": (w["port"] * c.passes * waves + w["copy"] * c.copies) * width}
-    each, wait = _joined(of_group.values(), w["second"]), w["wait"] * c.waits
+    *issued, port = of_group.values()
+    each, wait = _joined((np.maximum(*issued), port), w["second"]), w["wait"] * c.waits
     most = np.ceil(c.groups / gpu.units)  # groups of the busiest unit
     rounds, rest = np.divmod(most, held)
     cycles = rounds * _round(held * each, wait, w) + np.where(rest > 0, _round(rest * each, wait, w), 0.0)

@@ -6,7 +6,7 @@ at a spread sample; the lane's axis is the last one, and always whole.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
@@ -47,16 +47,18 @@ Clause = tuple[tuple[Index, ...], bool]
 
 class Grid:
     """Points over the axes of variables: all, else `whole` is false. Of axes that are left out in part those come first
-    that have the larger number in `first`. Of `fixed` ones the middle is looked at."""
+    that have the larger number in what `first` gives. Of `fixed` ones the middle is looked at."""
 
     def __init__(self, bound: Mapping[Var, Bound], dims: Mapping[Var, int], lanes: Axis, used: Iterable[Var],
-                 most: int = 0, fixed: Sequence[str] = (), first: Mapping[str, int] | None = None):
+                 most: int = 0, fixed: Sequence[str] = (),
+                 first: Callable[[], Mapping[str, int]] | None = None):
         self.bound, self.dims = bound, dims
         most = most or MOST_POINTS
         axes = {a.name: a for v in _closed(used, bound) for a in bound[v].axes if a.name != LANE}
         sizes = {name: 1 if name in fixed else a.size for name, a in axes.items()}
+        order = first() if first is not None and prod(sizes.values()) * lanes.size > most else {}
         while prod(sizes.values()) * lanes.size > most and max(sizes.values(), default=1) > 1:
-            largest = max(sizes, key=lambda name: (sizes[name] > 1 and first.get(name, 0) if first else 0, sizes[name]))
+            largest = max(sizes, key=lambda name: (sizes[name] > 1 and order.get(name, 0), sizes[name]))
             sizes[largest] = max(1, min(sizes[largest] // 2, most))
         self.whole = all(sizes[name] == a.size for name, a in axes.items())
         self.total = prod(a.size for name, a in axes.items() if name not in fixed) * lanes.size

@@ -100,7 +100,8 @@ class _Traffic(Walk):
         """Counts an access to memory: `count` of an item, each of `size` bytes, of `elements` in the launch."""
         moved = self.found.buffers[access.buffer]
         sectors, lines = sectors_of(access, size, moved.itemsize, self.shape)
-        self.found.passes += count * lines
+        given = min(self.shape.wave, self.lanes.size) * size / LINE  # each lane its words, shared ones too
+        self.found.passes += count * max(lines, given)
         moved.sectors += count * self.waves * self.groups * sectors * self.shape.sector
         moved.asked += elements * moved.itemsize
         if sectors > 2 * max(min(self.shape.wave, self.lanes.size) * size / self.shape.sector, 1):

@@ -62,6 +62,16 @@ def test_terms_say_what_a_launch_is_bound_by():
     assert predict(Counts(groups=1, items=32), card, launch=1.0).bound == "launch"
 
 
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
+def test_multiply_adds_take_their_time_once(card):
+    """Lanes and schedulers are busy with the same ones; what else there is to begin, or passes, take longer."""
+    c = Counts(groups=1e5, items=256, fma=1e6)
+    alone = predict(c, card)
+    assert alone.seconds == pytest.approx(alone.terms["arithmetic"], rel=1e-3)
+    assert predict(replace(c, passes=1e5), card).seconds > 1.001 * alone.seconds
+    assert predict(replace(c, other=2e6), card).seconds > 1.001 * alone.seconds
+
+
 def test_what_was_measured_changes_no_choice():
     card, c = gpu("rtx3060"), launches(4)
     other = replace(card, dram_share_measured=0.5, clock_share_measured=0.7, launch_us_measured=50.0)
