@@ -19,16 +19,22 @@ from functools import cached_property
 from math import ceil, prod
 
 from minigrad.codegen.cost.footprint import Footprint, misses
-from minigrad.codegen.cost.loop_counts import LoopCounts
+from minigrad.codegen.cost.loop_counts import AT_ONCE, LoopCounts
 from minigrad.codegen.cost.terms import terms
 from minigrad.codegen.kernel.access import MAX_STRIDE, typical
 from minigrad.codegen.kernel.nodes import Define, Nest, Store
 from minigrad.codegen.machines.machine import machine
+from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.plan.coordinates import base_of, leaves, length, loop_of, room, terms_of
 from minigrad.codegen.plan.loops import Cut, Loops
+from minigrad.codegen.plan.microkernel_choice import in_matrix_registers, tile_meant
 from minigrad.codegen.plan.spaces import units
+from minigrad.codegen.plan.steps.call import Call
 from minigrad.codegen.plan.steps.results import Results
 from minigrad.codegen.plan.steps.stage import Stage
+from minigrad.codegen.plan.words import PAIRS
+from minigrad.codegen.transforms.roll import HEAVY
+from minigrad.errors import present
 from minigrad.expr import Index, coefficient, variables
 from minigrad.target import Target
 from minigrad.value import Value, walk
@@ -78,6 +84,9 @@ class Counts:
     waiting: float = 1.0
 
 
+WORD = 4
+"""Bytes of a word."""
+
 Flat = Define | Store | tuple[Define, ...]
 """A statement, or sums that share their loops."""
 
@@ -104,6 +113,10 @@ class _Counter(LoopCounts):
         self.target, self.found = target, Counts()
         self.stages = {s.operand: s for s in loops.of(Stage)}
         self.copied = frozenset(self.stages)
+        tile = next((tile_meant(present(find(c.kernel), c.kernel)) for c in loops.of(Call) if c.runs_tile), None)
+        self.kind_of_word, self.group = (tile.kind, tile.group) if tile is not None and tile.group > 1 else ("", 1)
+        if self.kind_of_word:
+            self.kind |= {s.layout[-1]: "word" for s in self.stages.values()}
 
     def counted(self) -> Counts:
         nest, found = self.loops.nest, self.found
@@ -157,7 +170,7 @@ class _Counter(LoopCounts):
         found, longer, lane = self.found, self.one_by_one(order), self.lane(order)
         said = terms(values, self.copied)
         for v in said.operations:
-            found.arithmetic += self.executed(self.along(v), order) * longer
+            found.arithmetic += self.executed(self.along(v), order) * longer * HEAVY.get(v.op, 1) * self.of_words
         for v in said.guards:
             lanes = False
             for e in v.conditions:
@@ -172,9 +185,19 @@ class _Counter(LoopCounts):
             self.loads(r, order, lane, longer)
         self.misses(reads, order)
 
+    @cached_property
+    def of_words(self) -> float:
+        """The operations as which one of words counts."""
+        facts, kind = machine(self.target), self.kind_of_word
+        if kind and in_matrix_registers(kind, self.target):
+            slowed = facts.costs.matrix_slowed if kind == PAIRS else 1
+            return facts.declared.fma_per_cycle / facts.declared.matrix_side * slowed
+        return facts.costs.dot_step if kind == PAIRS else 1
+
     def read(self, v: Value) -> Read:
         loaded = v if v.op == "load" else next(x for x in walk(v) if x.op == "load")
-        return Read(v, loaded.indices[0], v.dtype.itemsize, self.stages.get(loaded.buffer))
+        copy = self.stages.get(loaded.buffer)
+        return Read(v, loaded.indices[0], v.dtype.itemsize if self.group == 1 else WORD // self.group, copy)
 
     def loads(self, r: Read, order: tuple[str, ...], lane: str, longer: float) -> None:
         own = self.touched(r)
@@ -183,7 +206,7 @@ class _Counter(LoopCounts):
             found.loads += count
             return
         if r.copy is not None:
-            if lane not in leaves(self.loops, r.copy.layout[-1]):
+            if lane not in leaves(self.loops, self.layout(r.copy)[-1]):
                 found.gathers += count * self.trips[lane]
                 return
             found.loads += count
@@ -234,8 +257,10 @@ class _Counter(LoopCounts):
 
     def misses(self, reads: Sequence[Read], order: tuple[str, ...]) -> None:
         """Bytes of what is read that come from beyond the caches."""
-        around = [x for x in order if self.kind[x] != "vector"]
-        inside = [x for x in order if self.kind[x] == "vector"]
+        if not reads:
+            return
+        around = [x for x in order if self.kind[x] not in AT_ONCE]
+        inside = [x for x in order if self.kind[x] in AT_ONCE]
         while around and self.kind[around[-1]] == "unroll":  # in registers
             inside.append(around.pop())
         found = [Footprint(r.bytes, self.touched(r), self.steps(r)) for r in reads]
@@ -264,11 +289,15 @@ class _Counter(LoopCounts):
 
     def in_whole_vectors(self, s: Stage) -> bool:
         """True where vectors of a copy begin at whole vectors."""
-        last = s.layout[-1]
-        count = length(self.loops, last) if len(terms_of(last)) == 1 else 1
-        return len(s.layout) == 1 or (isinstance(count, int) and count % self.width == 0)
+        layout = self.layout(s)
+        count = length(self.loops, layout[-1]) if len(terms_of(layout[-1])) == 1 else 1
+        return len(layout) == 1 or (isinstance(count, int) and count % self.width == 0)
 
     # ---- copies and results ----
+
+    def layout(self, s: Stage) -> tuple[str, ...]:
+        """The coordinates of a copy, of words or elements."""
+        return s.layout[:-1] if self.kind_of_word else s.layout
 
     @cached_property
     def parts(self) -> dict[str, Value]:
@@ -309,14 +338,15 @@ class _Counter(LoopCounts):
         order, part, found = self.loops.order, self.parts.get(s.operand), self.found
         if part is None:
             return
-        total = self.elements(s.layout) * self.times(order[:order.index(s.at) + 1])
+        layout = self.layout(s)
+        total = self.elements(layout) * self.times(order[:order.index(s.at) + 1])
         before = [u.value for u in (self.loops.given or self.loops).nest.body if not isinstance(u, Nest)]
         offset = next(v.indices[0] for v in walk(*before) if v.op == "load" and v.buffer == s.operand)
-        step, row = self.run_along(s.layout[-1], offset, part.op == "load")
+        step, row = self.run_along(layout[-1], offset, part.op == "load" or self.group > 1)
         if s.transposed:
             found.transposed += total
         elif isinstance(step, int) and abs(step) <= MAX_STRIDE and row > 1:
-            vectors = total / row * ceil(row / self.width) * max(abs(step), 1)
+            vectors = total / row * ceil(row / self.width) * max(abs(step), self.group)
             if part.op == "load":
                 found.copied += vectors
             else:
@@ -324,11 +354,11 @@ class _Counter(LoopCounts):
             found.rows += total / row
         else:
             found.single += total
-        whole = prod([self.trips[x] for x in self.along(part)]) * part.dtype.itemsize
-        if whole > self.target.l2:
-            found.copied_far += total * part.dtype.itemsize
+        nbytes = part.dtype.itemsize if self.group == 1 else WORD // self.group
+        if prod([self.trips[x] for x in self.along(part)]) * nbytes > self.target.l2:
+            found.copied_far += total * self.group * nbytes
         else:
-            found.copied_near += total * part.dtype.itemsize
+            found.copied_near += total * self.group * nbytes
 
     def stores_results(self, r: Results) -> None:
         """Results that leave memory of the worker's own."""

@@ -3,7 +3,6 @@ around."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import gcd, prod
 
 from minigrad.codegen.machines.caches import LINE, PAGE
@@ -17,18 +16,30 @@ Trips = Sequence[tuple[str, float]]
 """Loops, outermost first, with their iterations."""
 
 
-@dataclass(frozen=True, slots=True)
 class Footprint:
     """The part of a buffer that some loops touch: elements of so many bytes, read in the loops `own`.
 
     steps: by loop the bytes that it steps, 0 where that is no number; empty for a copy, which is one run
     inside: those loops so far, as (bytes, iterations)
+    run, count, apart: bytes of a run of elements that follow each other, the number of runs, the bytes between them
     """
 
-    bytes: int
-    own: frozenset[str]
-    steps: Mapping[str, int]
-    inside: tuple[tuple[int, float], ...] = ()
+    __slots__ = ("apart", "bytes", "count", "inside", "own", "run", "steps")
+
+    def __init__(self, nbytes: int, own: frozenset[str], steps: Mapping[str, int],
+                 inside: tuple[tuple[int, float], ...] = ()):
+        self.bytes, self.own, self.steps, self.inside = nbytes, own, steps, inside
+        run, count, apart = float(nbytes), 1.0, 0
+        if not steps:
+            run *= prod([trips for _, trips in inside])
+        for step, trips in sorted(inside) if steps else ():
+            if step and step <= max(run, LINE) and count == 1:
+                run += step * (trips - 1)
+            else:
+                count, apart = count * trips, apart or step
+        least = min([s for s in steps.values() if s], default=0)
+        self.run = max(run, min(LINE, least))  # the rest of a line is read in other iterations
+        self.count, self.apart = count, apart
 
     def around(self, name: str, trips: float) -> Footprint:
         """The footprint with one more loop."""
@@ -36,30 +47,16 @@ class Footprint:
             return self
         return Footprint(self.bytes, self.own, self.steps, (*self.inside, (self.steps.get(name, 0), trips)))
 
-    def runs(self) -> tuple[float, float, int]:
-        """(bytes of a run of elements that follow each other, the number of runs, the bytes between them)."""
-        run, count, apart = float(self.bytes), 1.0, 0
-        if not self.steps:
-            return run * prod([trips for _, trips in self.inside]), count, apart
-        for step, trips in sorted(self.inside):
-            if step and step <= max(run, LINE) and count == 1:
-                run += step * (trips - 1)
-            else:
-                count, apart = count * trips, apart or step
-        line = min([LINE, *[s for s in self.steps.values() if s]])  # the rest of a line is read in other iterations
-        return max(run, line), count, apart
-
     def room(self, way: int) -> float:
         """Bytes of a cache that it takes, where addresses `way` bytes apart share a place: runs that lie apart by a
         multiple of a large power of two take as much as if they filled the gaps."""
-        run, count, apart = self.runs()
-        return max(run, gcd(apart, way) if apart else 0) * count
+        return max(self.run, gcd(self.apart, way) if self.apart else 0) * self.count
 
     def read(self, loops: Trips) -> float:
         """Bytes read where it comes anew in each iteration of some loops, but for the last where that does not matter
         to it."""
-        run, count, _ = self.runs()
-        return run * count * prod([n for k, (x, n) in enumerate(loops) if x in self.own or k < len(loops) - 1])
+        again = prod([n for k, (x, n) in enumerate(loops) if x in self.own or k < len(loops) - 1])
+        return self.run * self.count * again
 
 
 def misses(found: Sequence[Footprint], loops: Trips, target: Target) -> tuple[float, float]:

@@ -11,17 +11,21 @@ from minigrad.codegen.plan.loops import Cut, Loops, divides
 from minigrad.expr import Index, Var, coefficient, variables
 from minigrad.value import Value, free_variables
 
+AT_ONCE = ("vector", "word")
+"""Kinds of loops whose iterations one instruction does."""
+
 
 class LoopCounts:
     """Loops, by name with their iterations (`trips`), and splits that leave a part of a block."""
 
     def __init__(self, loops: Loops):
-        self.loops, self.kind, self.root = loops, loops.kind, loops.root
+        self.loops, self.kind, self.root = loops, dict(loops.kind), loops.root
         self.trips = {x: self.trip(x) for x in loops.order}
         self.width = self.trips.get(self.lane(loops.order), 1.0)
         self.rests, self.backs = ([(s, n) for s in loops.split.values() if s.edge == edge for n in [self.partial(s)]
                                    if n] for edge in ("rest", "back"))
         self.known: dict[object, frozenset[str]] = {}
+        self.often: dict[tuple[frozenset[str], tuple[str, ...]], float] = {}
 
     def trip(self, name: str) -> float:
         """Iterations of a loop; of blocks of which the last is shorter, or done one by one, with its part."""
@@ -46,8 +50,8 @@ class LoopCounts:
         return tuple([x for x in self.loops.order if self.root[x] in vs])
 
     def times(self, names: Sequence[str]) -> float:
-        """Iterations of loops, a vector's lanes as one."""
-        return prod([self.trips[x] for x in names if self.kind[x] != "vector"])
+        """Iterations of loops, the lanes of a vector and the elements of a word as one."""
+        return prod([self.trips[x] for x in names if self.kind[x] not in AT_ONCE])
 
     def along(self, v: Value | Index) -> frozenset[str]:
         """The loops that a value or an index depends on."""
@@ -63,8 +67,12 @@ class LoopCounts:
     def executed(self, own: frozenset[str], order: tuple[str, ...]) -> float:
         """The number of times that what depends on some loops is done: not in loops inside the last of them, nor for
         copies alike."""
-        last = max([k for k, x in enumerate(order) if x in own], default=-1)
-        return self.times([x for x in order[:last + 1] if x in own or self.kind[x] != "unroll"])
+        found = self.often.get((own, order))
+        if found is None:
+            last = max([k for k, x in enumerate(order) if x in own], default=-1)
+            found = self.times([x for x in order[:last + 1] if x in own or self.kind[x] != "unroll"])
+            self.often[own, order] = found
+        return found
 
     def one_by_one(self, order: tuple[str, ...]) -> float:
         """The factor by which loops take longer for what whole blocks leave."""

@@ -3,7 +3,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from math import inf
 
+from minigrad.codegen.cost.plans import estimate
 from minigrad.codegen.kernel.access import reductions
 from minigrad.codegen.kernel.nodes import Nest, Store
 from minigrad.codegen.patterns.recognise import recognise
@@ -69,6 +71,12 @@ def choose_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
     if isinstance(plan, Plan) and shares_sizes(target) and (shares_copies(target) or not plan.stages):
         return own, with_sizes(own, plan)
     return own, plan
+
+
+def cycles(nest: Nest, target: Target) -> float:
+    """The cycles that a nest takes by its plan."""
+    nest, plan = choose_plan(nest, target)
+    return estimate(nest, plan, target).cycles if isinstance(plan, Plan) else inf
 
 
 def _first_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:

@@ -3,6 +3,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from support.golden_plans import TARGETS
+from support.packed import flat_kernel, tensor
 from support.plan_reading import equals
 from support.plan_stage import product
 
@@ -17,6 +19,7 @@ from minigrad.codegen.machines.machine import machine
 from minigrad.codegen.patterns.recognise import Contraction, recognise
 from minigrad.codegen.plan.steps import Bind, Order, Plan, Split, Stage, resolve
 from minigrad.codegen.plan.text import parse_plan
+from minigrad.codegen.policy import packed
 from minigrad.target import Target
 
 TARGET = Target("avx2", "llvm", "znver3", 32, 16, 1, 32 << 10, 512 << 10, features=frozenset({"avx2", "fma"}))
@@ -149,3 +152,19 @@ def test_what_rows_and_taps_share_is_read_once() -> None:
     written, loop = (counted(kernel, TILE.replace("unroll u", kinds)) for kinds in ("unroll u r0", "unroll u"))
     tiles = 16 * 8
     assert loop.loads - written.loads == tiles * (12 - 6)
+
+
+@pytest.mark.parametrize("dtype, kind, group", [("int8", "u8x4", 4), ("bfloat16", "bf16x2", 2)])
+def test_words_are_counted_as_one(dtype: str, kind: str, group: int) -> None:
+    """Of each microkernel's tile: one product for all elements of words, loads of whole vectors, no lanes apart."""
+    target, m, k, n = replace(TARGETS["vnni"], units=1), 48, 128, 64
+    a, b = (tensor(*shape).cast(dtype).realize() for shape in ((m, k), (k, n)))
+    kernel = flat_kernel(a.matmul(b, dtype="int32" if dtype == "int8" else "float32"), target)
+    planned = packed.plan(kernel.nests[0], target)
+    assert not isinstance(planned, str)
+    nest, plan = planned
+    found = counts(resolve(nest, plan), target)
+    assert f"tile_{kind}_" in str(plan) and found.gathers == found.single == 0
+    products = m * n * k // group // 16 * (machine(target).costs.dot_step if dtype == "bfloat16" else 1)
+    assert products <= found.arithmetic <= 1.2 * products
+    assert found.loads < products and 1 <= found.copied_near * group / (4 * k * (m + n)) <= 1.05

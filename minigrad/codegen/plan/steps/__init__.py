@@ -17,6 +17,7 @@ copies: a sum has an accumulator for each of them. What no step says is serial, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import zip_longest
 
 from minigrad.codegen.kernel.nodes import Nest
@@ -79,8 +80,18 @@ class Plan:
 
 def resolve(nest: Nest, plan: Plan) -> Loops:
     """The loops of a nest under a plan. Raises PlanError naming the step and what was expected."""
+    fused = max([k + 1 for k, s in enumerate(plan.steps) if isinstance(s, Fuse)], default=0)
+    loops = _fused(nest, plan.steps[:fused]) if fused else loops_of(nest)
+    for step in plan.steps[fused:]:
+        loops = loops.then(step)
+    return loops
+
+
+@lru_cache(maxsize=1 << 10)
+def _fused(nest: Nest, steps: tuple[Step, ...]) -> Loops:
+    """The loops after the last step that fuses some. Plans that differ by their register tiles have them in common."""
     loops = loops_of(nest)
-    for step, after in zip_longest(plan.steps, plan.steps[1:]):
+    for step, after in zip_longest(steps, steps[1:]):
         together = isinstance(step, Fuse) and isinstance(after, Fuse)  # the last one makes what all of them say
         loops = loops.after(step) if together else loops.then(step)
     return loops
