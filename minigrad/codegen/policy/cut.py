@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from minigrad.codegen.kernel.access import extent, value_accesses
+from minigrad.codegen.kernel.access import extent
 from minigrad.codegen.kernel.nodes import Define, Nest, Param, Store
 from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.codegen.lowering.flatten import offset
-from minigrad.codegen.machines.machine import machine
 from minigrad.codegen.patterns.recognise import recognise
-from minigrad.codegen.policy.blocking import is_plain, size
+from minigrad.codegen.policy.blocking import size
 from minigrad.codegen.policy.choose import cycles
-from minigrad.codegen.policy.panels import UNIT_WORK, refusal
+from minigrad.codegen.policy.panels import UNIT_WORK, best_tile, product, refusal
 from minigrad.codegen.policy.thin import is_long, transpose
 from minigrad.expr import Var
 from minigrad.target import Target
@@ -42,32 +41,25 @@ def cut_columns(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
         return [nest]
     v, width = c.n[-1], target.lanes(c.a.dtype.bits)
     left = extent(v) % width
-    if not left or not width <= extent(v) <= (width - left) / (1 - GAIN) or refusal(c, target):
+    if not left or extent(v) < width or refusal(c, target):
         return [nest]
-    m, n, k = extent(c.m[-1]), extent(v), extent(c.k[-1])
-    if m * n * k < UNIT_WORK or not is_long(m, k, width):
+    p = product(c, target)
+    if p.m * p.n * p.k < UNIT_WORK or not is_long(p.m, p.k, width):
         return [nest]
-    whole, rest, made = Var(v.name, 0, n - left - 1), Var(v.name, 0, left - 1), list(scratch)
-    parts = [with_variable(nest, v, whole, 0)]
-    if not is_plain(c.a) or value_accesses(c.a, ())[0].step(c.k[-1]) != 1:  # lanes go along rows
-        parts.append(with_variable(nest, v, rest, n - left))
+    whole, rest, made = Var(v.name, 0, p.n - left - 1), Var(v.name, 0, left - 1), list(scratch)
+    if p.a_is_strided or p.a == "lanes":  # lanes go along rows
+        parts = [with_variable(nest, v, rest, p.n - left)]
     else:
-        columns = replace(c, b=substitute(c.b, {v: rest + (n - left)}))
+        columns = replace(c, b=substitute(c.b, {v: rest + (p.n - left)}))
         rows = (*(d for d in (*c.batch, *c.n[:-1]) if d in free_variables(c.b)), rest)
-        copied, products = transpose(with_variable(nest, v, rest, n - left), columns, rows, made)
-        parts += [copied, *apart(products, c.m[-1], made)]
-    one, facts = replace(target, units=1), machine(target)
-    left_over = cycles(nest, one) * GAIN
-    sums = size(c.batch) * size(c.m) * size(c.n)
-    least = sums / width * (size(c.k) / facts.declared.fma_per_cycle) + sums / n * left * facts.plans.across
-    for part in parts:
-        if left_over <= least:
-            return [nest]
-        left_over, least = left_over - cycles(part, one), 0.0
-    if left_over <= 0:
+        copied, products = transpose(with_variable(nest, v, rest, p.n - left), columns, rows, made)
+        parts = [copied, *apart(products, c.m[-1], made)]
+    times = size(c.batch) * size(c.m[:-1]) * size(c.n[:-1])
+    gained = times * (best_tile(p, target)[0] * GAIN - best_tile(replace(p, n=p.n - left), target)[0])
+    if gained <= 0 or sum([cycles(part, replace(target, units=1)) for part in parts]) >= gained:
         return [nest]
     scratch += made[len(scratch):]
-    return parts
+    return [with_variable(nest, v, whole, 0), *parts]
 
 
 def apart(nest: Nest, along: Var, scratch: list[Param]) -> list[Nest]:

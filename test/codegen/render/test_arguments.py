@@ -161,7 +161,7 @@ def test_stages_that_begin_elsewhere_share_a_function() -> None:
         assert len(staged.stages) == 3 and not any(s.begins for s in staged.stages)
         return [s.function for s in staged.stages[1:]]
 
-    assert functions(640, 160, 49) == functions(768, 256, 81)
+    assert functions(640, 160, 49) == functions(768, 224, 97)
 
 
 @pytest.mark.parametrize("first", [0, 5])
