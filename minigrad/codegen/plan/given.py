@@ -6,6 +6,7 @@ that one or several become.
 """
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -76,12 +77,16 @@ def _kernels(tuned: Tuned) -> frozenset[str]:
 
 def tuned_plans(parts: Sequence[Kernel], plans: Sequence[AnyPlan], tuned: Tuned) -> dict[int, tuple[str, str]]:
     """Those plans that a search has found that are for stages of a kernel, by position: (name, text). They are for the
-    kernel that the name says and for what is faster by them than the plan that it has otherwise."""
+    kernel that the name says and for what is faster by them than the plan that it has otherwise: a row that was
+    compared with another one is left out, of which this warns."""
     found: dict[int, tuple[str, str]] = {}
     for k, (part, plan, (_, own)) in enumerate(zip(parts, plans, names(parts), strict=True)):
         kernel, instead, text = tuned.rows.get(own, ("", "", ""))
         if kernel == print_kernel(part) and instead in ("", str(plan)):
             found[k] = own, text
+        elif kernel == print_kernel(part):
+            warnings.warn("[tuned] rows are left out that were compared with other plans than kernels have now: "
+                          "`python -m minigrad tune` searches again", RuntimeWarning, stacklevel=2)
     return found
 
 
