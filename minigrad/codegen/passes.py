@@ -320,7 +320,7 @@ def _bound(staged: Staged, values: dict[Var, Index], begins: dict[str, int]) -> 
 
 def forget_stages() -> None:
     """Drops the stages that were planned so far: something that plans depend on has changed."""
-    for cache in (stages_of, _beginning_of, _stages_of_flat, build_nests, packed.plan, panels.plan):
+    for cache in (stages_of, drafted, _beginning_of, _stages_of_flat, build_nests, packed.plan, panels.plan):
         cache.cache_clear()
 
 

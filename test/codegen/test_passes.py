@@ -145,3 +145,14 @@ def test_no_pass_goes_by_another_way() -> None:
               for alias in node.names if any(f".{folder}" in f"{node.module}" for folder in FOLDERS)}
     called = {node.func.id for node in ast.walk(TREE) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     assert theirs <= set(listed()) and not theirs & called
+
+
+def test_drafts_are_forgotten_with_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a search begins with is planned anew, as when a microkernel is added."""
+    kernel, target = kernels(tensor(19, 23) @ tensor(23, 37), TARGETS["avx2"])[0], TARGETS["avx2"]
+    before = passes.drafted(kernel, target)
+    monkeypatch.setattr(passes, "choose_plans", lambda nests, target: [])
+    assert passes.drafted(kernel, target) is before
+    passes.forget_stages()
+    assert not passes.drafted(kernel, target)[0]
+    passes.forget_stages()

@@ -187,7 +187,7 @@ class _Counter(LoopCounts):
 
     @cached_property
     def of_words(self) -> float:
-        """The operations as which one of words counts."""
+        """The number of operations that a product of words counts as."""
         facts, kind = machine(self.target), self.kind_of_word
         if kind and in_matrix_registers(kind, self.target):
             slowed = facts.costs.matrix_slowed if kind == PAIRS else 1
@@ -197,7 +197,11 @@ class _Counter(LoopCounts):
     def read(self, v: Value) -> Read:
         loaded = v if v.op == "load" else next(x for x in walk(v) if x.op == "load")
         copy = self.stages.get(loaded.buffer)
-        return Read(v, loaded.indices[0], v.dtype.itemsize if self.group == 1 else WORD // self.group, copy)
+        return Read(v, loaded.indices[0], self.bytes_of(v), copy)
+
+    def bytes_of(self, v: Value) -> int:
+        """Bytes of an element that is read; of a narrow one where words are copied."""
+        return v.dtype.itemsize if self.group == 1 else WORD // self.group
 
     def loads(self, r: Read, order: tuple[str, ...], lane: str, longer: float) -> None:
         own = self.touched(r)
@@ -296,7 +300,7 @@ class _Counter(LoopCounts):
     # ---- copies and results ----
 
     def layout(self, s: Stage) -> tuple[str, ...]:
-        """The coordinates of a copy, of words or elements."""
+        """The coordinates of a copy, but for the one inside a word."""
         return s.layout[:-1] if self.kind_of_word else s.layout
 
     @cached_property
@@ -354,7 +358,7 @@ class _Counter(LoopCounts):
             found.rows += total / row
         else:
             found.single += total
-        nbytes = part.dtype.itemsize if self.group == 1 else WORD // self.group
+        nbytes = self.bytes_of(part)
         if prod([self.trips[x] for x in self.along(part)]) * nbytes > self.target.l2:
             found.copied_far += total * self.group * nbytes
         else:

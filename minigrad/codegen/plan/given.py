@@ -82,9 +82,11 @@ def tuned_plans(parts: Sequence[Kernel], plans: Sequence[AnyPlan], tuned: Tuned)
     found: dict[int, tuple[str, str]] = {}
     for k, (part, plan, (_, own)) in enumerate(zip(parts, plans, names(parts), strict=True)):
         kernel, instead, text = tuned.rows.get(own, ("", "", ""))
-        if kernel == print_kernel(part) and instead in ("", str(plan)):
+        if kernel != print_kernel(part):
+            continue
+        if instead in ("", str(plan)):
             found[k] = own, text
-        elif kernel == print_kernel(part):
+        else:
             warnings.warn("[tuned] rows are left out that were compared with other plans than kernels have now: "
                           "`python -m minigrad tune` searches again", RuntimeWarning, stacklevel=2)
     return found

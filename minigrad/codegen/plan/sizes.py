@@ -29,8 +29,8 @@ from minigrad.expr import Expr, Var, bounds, exact_quotient, product
 from minigrad.target import Target
 
 SHORT, ROWS = 64, ("rows", "reduction")
-"""Elements of a row up to which its length is a constant, and patterns of rows: a program for all lengths takes 1.1 to
-1.4 times as long for 20 to 64 elements, and not 1.03 for more (softmax, norms, sums; planes of 7 x 7)."""
+"""Elements of a row up to which its length is a constant, and the patterns of plans for rows. A program for all lengths
+takes up to 1.3 times as long for 20 to 64 elements, and no longer for more (docs/measurements/2026-11-plans.md)."""
 
 LEAST_ROOM = 1 << 17
 """Elements of a copy that all programs have memory for whose sizes are arguments."""
@@ -57,8 +57,7 @@ def with_sizes(nest: Nest, plan: Plan) -> Plan:
     plan = replace(plan, steps=tuple([s for s in plan.steps if not isinstance(s, Sizes)]))
     if plan.results is not None or not {s.inner for s in _short(plan)} <= set(blocks):
         return plan
-    plain, constant = plain_variables((nest,)), written_out(plan) | (_short_rows(nest, plan) if plan.pattern in ROWS
-                                                                      else set())
+    plain, constant = plain_variables((nest,)), written_out(plan) | _short_rows(nest, plan)
     sizes = tuple([v.name for space in spaces(nest) for v in space.own if v.name not in constant])
     if not sizes or len(plain) < len(variables_of((nest,))) or not _begins_once(nest):
         return plan
@@ -71,7 +70,9 @@ def _short(plan: Plan) -> list[Split]:
 
 
 def _short_rows(nest: Nest, plan: Plan) -> set[str]:
-    """The variables of sums and inner nests that go across lanes and have few elements."""
+    """The variables of sums and inner nests of rows that go across lanes and have few elements."""
+    if plan.pattern not in ROWS:
+        return set()
     root = resolve(nest, plan).root
     inner = {v.name for space in spaces(nest)[1:] for v in space.own if isinstance(v.hi, int) and v.hi < SHORT}
     return inner & {root[x].name for x in plan.bound("vector")}

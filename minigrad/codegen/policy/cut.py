@@ -46,6 +46,10 @@ def cut_columns(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
     p = product(c, target)
     if p.m * p.n * p.k < UNIT_WORK or not is_long(p.m, p.k, width):
         return [nest]
+    times = size(c.batch) * size(c.m[:-1]) * size(c.n[:-1])
+    gained = times * (best_tile(p, target)[0] * GAIN - best_tile(replace(p, n=p.n - left), target)[0])
+    if gained <= 0:
+        return [nest]
     whole, rest, made = Var(v.name, 0, p.n - left - 1), Var(v.name, 0, left - 1), list(scratch)
     if p.a_is_strided or p.a == "lanes":  # lanes go along rows
         parts = [with_variable(nest, v, rest, p.n - left)]
@@ -54,9 +58,7 @@ def cut_columns(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
         rows = (*(d for d in (*c.batch, *c.n[:-1]) if d in free_variables(c.b)), rest)
         copied, products = transpose(with_variable(nest, v, rest, p.n - left), columns, rows, made)
         parts = [copied, *apart(products, c.m[-1], made)]
-    times = size(c.batch) * size(c.m[:-1]) * size(c.n[:-1])
-    gained = times * (best_tile(p, target)[0] * GAIN - best_tile(replace(p, n=p.n - left), target)[0])
-    if gained <= 0 or sum([cycles(part, replace(target, units=1)) for part in parts]) >= gained:
+    if sum([cycles(part, replace(target, units=1)) for part in parts]) >= gained:
         return [nest]
     scratch += made[len(scratch):]
     return [with_variable(nest, v, whole, 0), *parts]

@@ -66,7 +66,8 @@ class Language(ABC):
     @abstractmethod
     def integer(self, op: str, x: Ref, y: Ref, small: bool = False, traps: bool = False) -> Ref:
         """Index arithmetic on scalars: add, mul, min, max, div and mod of non-negative numbers (`small`: of 32 bits),
-        fdiv and fmod that floor. `traps`: y may be 0 where this is not reached."""
+        fdiv and fmod that floor. `traps`: y may be 0, so that a division has to stay
+        in its branch or loop."""
 
     def negative(self, x: Ref) -> Ref:
         """-x for a scalar index."""
