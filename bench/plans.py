@@ -1,9 +1,9 @@
 """The quality of ranking plans: cycles that `codegen/cost/plans.py` predicts beside times measured, over random
 products.
 
-For each product the register tiles that its policy chooses from, panels or contraction, run in turn, on one thread.
-Printed are the rank correlation of prediction and time, over all and within a product, the loss of the plan that is
-cheapest by prediction against the fastest, and likewise that of the policy's own choice.
+For each product plans of all ways that its policy knows run in turn, on one thread: the one that is chosen, the
+cheapest by prediction, others by chance. Printed are the rank correlation of prediction and time, over all and within a
+product, and the loss of the first two against the fastest.
 """
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ import numpy as np
 from minigrad import Tensor
 from minigrad.codegen.cost.plans import estimate
 from minigrad.codegen.ir.nodes import extent_of
-from minigrad.codegen.kernel.nodes import Kernel
+from minigrad.codegen.kernel.nodes import Kernel, Nest
 from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.split import split_divisions
 from minigrad.codegen.passes import render
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.steps import Plan
-from minigrad.codegen.policy import contraction, panels
+from minigrad.codegen.policy.choose import product_plan, product_ways
+from minigrad.codegen.transforms.bounded_sums import bounded_sums
 from minigrad.runtime.device import Device, Launch
 from minigrad.runtime.registry import get_device
 from minigrad.scheduler.graph import build_graph
@@ -52,13 +53,13 @@ def product(random: np.random.Generator, device: Device) -> tuple[str, Kernel]:
     return f"{m}x{n}x{k}" + (" transposed" if transposed else ""), collapse(flatten(split_divisions(kernel)))
 
 
-def times(kernel: Kernel, plans: list[Plan], device: Device) -> list[float]:
+def times(kernel: Kernel, plans: list[tuple[Nest, Plan]], device: Device) -> list[float]:
     """Seconds of each plan: the least of some samples, taken in turn."""
     sizes = [int(p.shape[0]) for p in kernel.params]
     buffers = [device.alloc(4 * size) for size in sizes]
     for buffer, size in zip(buffers, sizes, strict=True):
         device.copy_in(buffer, np.random.default_rng(0).standard_normal(size).astype(np.float32))
-    functions = [build(kernel, kernel.nests[0], plan, "product") for plan in plans]
+    functions = [bounded_sums(build(kernel, *plan, "product"), {}) for plan in plans]
     loaded = device.load([render(f, device.target) for f in functions])
     launches = [[Launch(x, tuple(buffers), int(extent_of(f)))]
                 for x, f in zip(loaded, functions, strict=True)]
@@ -101,14 +102,13 @@ def main(arguments: list[str]) -> int:
     while len(rows) < options.count:
         name, kernel = product(random, device)
         nest = kernel.nests[0]
-        policy = contraction if isinstance(panels.plan(nest, one), str) else panels
-        chosen, every = policy.plan(nest, one), list(policy.candidates(nest, one))
-        if not isinstance(chosen, Plan) or len(every) < 4:
+        chosen, every = product_plan(nest, one), [w.made(c, one) for w in product_ways(nest, one) for _, c in w.choices]
+        if chosen is None or len(every) < 4:
             continue
-        cheapest = min(every, key=lambda plan: estimate(nest, plan, one).cycles)
+        cheapest = min(every, key=lambda x: estimate(x[0], x[1], one).cycles)
         some = [every[k] for k in random.permutation(len(every))[:MOST - 2]]
         plans = list(dict.fromkeys([chosen, cheapest, *some]))
-        cycles, seconds = [estimate(nest, plan, one).cycles for plan in plans], times(kernel, plans, device)
+        cycles, seconds = [estimate(n, p, one).cycles for n, p in plans], times(kernel, plans, device)
         predicted, measured = predicted + cycles, measured + seconds
         best = min(seconds)
         rows.append({"product": name, "plans": len(plans), "correlation": rank_correlation(cycles, seconds),

@@ -16,8 +16,8 @@ from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.machines.machine import machine
 from minigrad.codegen.passes import stages_of
 from minigrad.codegen.plan.several import AnyPlan
-from minigrad.codegen.plan.steps import Plan, Split, resolve
-from minigrad.codegen.policy.panels import DEFAULT_ROWS, MAX_K
+from minigrad.codegen.plan.steps import Plan, resolve
+from minigrad.codegen.policy.panels import MAX_K
 from minigrad.errors import InternalError
 from minigrad.expr import Var, variables
 from minigrad.target import Target
@@ -74,16 +74,9 @@ def _read_in_panels(kernel: Kernel, param: Param, width: int, target: Target) ->
     if plan.pattern == "stream":
         gains = width == PANEL and (outputs != columns or machine(target).speed.long_streams)
     else:
-        gains = width == tile_columns(target) and rows <= MAX_K and outputs <= MOST_ROWS * columns and \
-            _has_usual_tile(plan) and _copies(stages_of(kernel, target).stages[0].plan, param)
+        gains = width == tile_columns(target) and rows <= MAX_K and outputs <= MOST_ROWS * columns and (
+            isinstance(plan, Plan) and not plan.stages) and _copies(stages_of(kernel, target).stages[0].plan, param)
     return Panelled(param.name, made, pack_kernel(param, by_row, width)) if gains and in_order(made, target) else None
-
-
-def _has_usual_tile(plan: AnyPlan) -> bool:
-    """True where panels are read in place by tiles of the usual rows: those of 4 are slow where a function such as erf
-    follows the sum (decision 40)."""
-    return isinstance(plan, Plan) and plan.pattern == "panels" and not plan.stages and any(
-        [isinstance(s, Split) and s.inner == "u" and s.size == DEFAULT_ROWS for s in plan.steps])
 
 
 def _copies(plan: AnyPlan, param: Param) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,8 @@ from minigrad.codegen.passes import MISTAKES, Stage, drafted, render, stage_by
 from minigrad.codegen.plan.neighbours import neighbours
 from minigrad.codegen.plan.several import AnyPlan, BlockPlan
 from minigrad.codegen.plan.steps import Plan
-from minigrad.codegen.policy import contraction, panels
 from minigrad.codegen.policy.blocks import block_form
+from minigrad.codegen.policy.choose import product_ways
 from minigrad.config import config
 from minigrad.dtype import DType
 from minigrad.engine.scene import Clock, Scene, Timing, read
@@ -24,10 +23,9 @@ from minigrad.errors import CompileError, DeviceError, MinigradError, present
 from minigrad.program import Program
 from minigrad.runtime.device import Buffer, Device, Launch
 
-BATCH, ROUNDS, BEAM, STALE, MOST_OF_POLICY, MOST_TEXT = 8, 3, 2, 3, 64, 5
+BATCH, ROUNDS, BEAM, STALE, MOST_TEXT = 8, 3, 2, 3, 5
 """Plans that are compiled together, and rounds that compilers are to leave time for; the best ones whose neighbours
-come next; rounds with little gain that end it; candidates of a policy; how long the text of a program may be, over that
-of the plan in force."""
+come next; rounds with little gain that end it; how long the text of a program may be, over that of the plan in force."""
 
 LITTLE, KNOWN, MOST_RUNS, LEAST_RUNS = 0.03, 0.02, 15, 3
 """Gain of a round that is little; error to which a time is to be known; runs of one plan at most and at least."""
@@ -147,8 +145,9 @@ class Trial:
         nest = self.nests[0]
         self.round([plan for plan in first if str(plan) not in known], until)
         known.update(map(str, first))
-        policies = (panels, contraction) if len(self.nests) == 1 and not target.is_gpu else ()
-        new = [plan for policy in policies for plan in islice(policy.candidates(nest, target), MOST_OF_POLICY)]
+        ways = product_ways(nest, target) if len(self.nests) == 1 and not target.is_gpu else ()
+        made = [way.made(choice, target) for way in ways for _, choice in way.choices]
+        new: list[AnyPlan] = [plan for own, plan in made if own == nest]
         while stale < STALE * BATCH and self.clock.now() < until:
             new += [other for _, plan in self.best if str(plan) not in grown
                     for other in neighbours(self.form, plan)]

@@ -160,7 +160,7 @@ def test_noise_keeps_no_slower_plan(noise: float) -> None:
     for kernel in found.kernels:
         if kernel.best is not None and kernel.launch is not None:
             (scene, at), *_ = kernel.places
-            assert clock.seconds(kernel.launch(scene.launches[at])) < clock.seconds(scene.launches[at])
+            assert clock.seconds(kernel.launch(scene.launches[at])) <= clock.seconds(scene.launches[at])
 
 
 def at_run(number: int, act: Callable[[Fake], None]) -> Callable[[int, Fake], None]:

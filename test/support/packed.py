@@ -2,6 +2,7 @@
 # mypy: disable-error-code="arg-type,type-var"
 from collections.abc import Iterable
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.patterns.recognise import Contraction, recognise
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.text import parse_plan
+from minigrad.codegen.policy import packed
 from minigrad.codegen.policy.blocking import Blocks
 from minigrad.codegen.policy.packed_steps import packed_steps
 from minigrad.codegen.transforms.unroll import unroll
@@ -87,6 +89,21 @@ def flat_kernel(result: Tensor, target: Target = AVX2) -> Kernel:
     """The last kernel of a lazy tensor, as policies see it."""
     kernel = schedule(build_graph([result.node]), frozenset(), target).steps[-1].kernel
     return collapse(flatten(split_divisions(split_phases(kernel))))
+
+
+def all_blocks(nest: Nest, target: Target, choices: int = 1) -> list[Blocks]:
+    """The blocks of the first choices of every way to copy operands, however little work a nest is and however few its
+    rows are."""
+    with patch.multiple(packed, MIN_WORK=1, LEAST_K=1, recognise_stream=lambda nest, target: None,
+                        packed_steps=lambda nest, c, blocks: blocks):
+        return [way.made(choice, target)  # type: ignore[misc]
+                for way in packed.ways(nest, target) for _, choice in way.choices[:choices]]
+
+
+def each_choice(kernel: Kernel, target: Target, choices: int = 2) -> list[list[Blocks]]:
+    """Blocks of the nests of a kernel, as often as it takes until each of `all_blocks` was among them."""
+    found = [all_blocks(nest, target, choices) for nest in kernel.nests]
+    return [[blocks[turn % len(blocks)] for blocks in found] for turn in range(max(map(len, found)))]
 
 
 def built(kernel: Kernel, nest: Nest, made: Blocks) -> Function:

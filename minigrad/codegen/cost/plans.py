@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minigrad.codegen.cost.counts import Counts, counts
+from minigrad.codegen.cost.footprint import FULL
 from minigrad.codegen.kernel.nodes import Nest
 from minigrad.codegen.machines.machine import machine
 from minigrad.codegen.plan.steps import Plan, resolve
@@ -63,3 +64,15 @@ def of_counts(c: Counts, target: Target) -> Estimate:
         c.sums * one.sums + c.across * one.across + c.loops * one.loops,
         max(copied + c.rows * one.rows, c.copied_near * one.copied_near + c.copied_far * one.copied_far) + results,
         c.waiting)
+
+
+def tile_cycles(copies: float, loads: float, steps: float, nbytes: float, target: Target, rate: float = 0.0,
+                chains: int = 1) -> float:
+    """Cycles of one register tile by what its loop does: so many accumulators, loads and bytes of operands in each of
+    the steps of a sum. They put tiles in order before their plans are estimated. `rate`: of multiply-adds, where
+    vectors are not the target's; `chains`: of each accumulator."""
+    facts = machine(target)
+    one, waits = facts.plans, facts.plans.latency * facts.declared.fma_latency / chains
+    missed = nbytes * one.near if nbytes * steps * FULL > target.l1 else 0.0
+    step = max(copies / (rate or facts.declared.fma_per_cycle), loads * one.loads, waits, missed)
+    return step * steps + copies * (one.sums + one.stores)

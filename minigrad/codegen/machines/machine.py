@@ -50,35 +50,12 @@ class Declared:
 class Costs:
     """Costs in cycles, unless it says otherwise; the files say of what."""
 
-    loads: float
-    chains: int
-    missing_chain: float
     dot_step: float
-    narrow_tile: float
-    far_row: float
-    rows_apart: float
-    loop: float
-    tile: float
     window_tile: float
     plane_tile: float
-    across: float
-    pack_near: float
-    pack_far: float
-    pack_transposed: float
-    pack_checked: float
-    pack_checked_transposed: float
-    scatter: float
-    scatter_transposed: float
     crossing: float
-    l2_bytes: float
-    l2_bytes_far: float
-    l2_lost: float
-    far_step: int
-    pack_rows: int
-    max_waste: float
     matrix_slowed: float
     matrix_call: float
-    unscale: float
     local_copy: float
     item: float
     item_copy: float

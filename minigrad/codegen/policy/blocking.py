@@ -9,7 +9,6 @@ from math import ceil
 from minigrad.codegen.kernel.access import extent, steps_near, typical, value_accesses
 from minigrad.codegen.kernel.words import with_words
 from minigrad.codegen.machines.caches import LINE, PAGE, fits, room
-from minigrad.codegen.machines.machine import Costs, Machine
 from minigrad.codegen.patterns.recognise import Contraction
 from minigrad.expr import Var, coefficient
 from minigrad.target import Target
@@ -56,20 +55,6 @@ class Blocks:
     words: str = ""
 
 
-def step_cycles(rows: int, vectors: int, facts: Machine, rate: int = 2) -> float:
-    """Cycles of a microkernel per step of the sum, with so many multiply-adds a cycle."""
-    copies = rows * vectors
-    if rate == 1:
-        return max(copies, rows / 2 + vectors, facts.declared.fma_latency)
-    costs = facts.costs
-    return max(copies / 2, (rows + vectors) / costs.loads) + costs.missing_chain * max(costs.chains - copies, 0)
-
-
-def least_step(rows: int, vectors: int, facts: Machine, rate: int) -> float:
-    """Likewise where nothing but issue, loads and latency counts."""
-    return max(rows * vectors / rate, (rows + vectors) / facts.costs.loads, facts.declared.fma_latency)
-
-
 def product(values: Iterable[int]) -> int:
     total = 1
     for v in values:
@@ -88,24 +73,10 @@ def k_block(columns: int, bits: int, target: Target) -> int:
     return min(MAX_K_BLOCK, room(1, target) * 8 * 2 // 3 // (columns * bits))
 
 
-def pack_cycles(value: Value, near: bool, transposed: bool, costs: Costs, rows: tuple[Var, ...] = ()) -> float:
-    """Cycles to pack an element of an operand; `rows` are the variables that it may be contiguous along where it is
-    transposed."""
-    one_by_one = transposed and not transposes_in_registers(value, rows)
-    checked = 0.0 if is_plain(value) else costs.pack_checked_transposed if one_by_one else costs.pack_checked
-    return (costs.pack_near if near else costs.pack_far) + (costs.pack_transposed if transposed else 0.0) + checked
-
-
 @lru_cache(maxsize=1 << 10)
 def transposes_in_registers(value: Value, rows: tuple[Var, ...]) -> bool:
     """True where loads are contiguous along the innermost of `rows`, so that a copy is transposed in registers."""
     return bool(rows) and all(a.step(rows[-1]) == 1 for a in value_accesses(with_words(value), ()))
-
-
-def stored_bytes(value: Value) -> float:
-    """Bytes in memory per element that is packed: fewer than it has where packing widens it."""
-    loads = value_accesses(value, ())
-    return loads[0].bits / 8 if len(loads) == 1 else value.dtype.itemsize
 
 
 def row_bytes(value: Value, k: tuple[Var, ...]) -> int:
@@ -137,14 +108,6 @@ def stays_near(c: Contraction, k: Box, rows: int, target: Target) -> bool:
         else:
             lines *= part
     return fits(2 * lines * LINE, 1, target)
-
-
-def one_run(value: Value, vs: tuple[Var, ...], parts: Box) -> bool:
-    """True where a load steps evenly through a block."""
-    offset = value_accesses(value, ())[0].offset
-    inside = [v for v, (_, part) in zip(vs, parts, strict=True) if part > 1]
-    return all(coefficient(offset, o) == coefficient(offset, i) * extent(i)  # type: ignore[operator]
-               for o, i in zip(inside, inside[1:], strict=False))
 
 
 def steps_closely(value: Value, along: tuple[Var, ...]) -> bool:

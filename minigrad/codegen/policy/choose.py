@@ -1,14 +1,15 @@
 """Which plan a nest gets: by how its index variables are used, never by names of operations."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from itertools import groupby
 from math import inf
 
 from minigrad.codegen.cost.plans import estimate
 from minigrad.codegen.kernel.access import reductions
 from minigrad.codegen.kernel.nodes import Nest, Store
-from minigrad.codegen.patterns.recognise import recognise
 from minigrad.codegen.plan.several import AnyPlan, BlockPlan, JoinedPlan, Plan
 from minigrad.codegen.plan.sizes import shares_copies, shares_sizes, with_sizes
 from minigrad.codegen.policy import (
@@ -28,7 +29,7 @@ from minigrad.codegen.policy import (
     window_groups,
 )
 from minigrad.codegen.policy.blocks import plan_attention
-from minigrad.codegen.policy.packed_steps import as_product
+from minigrad.codegen.policy.product import Way, cheapest, settled
 from minigrad.errors import InternalError
 from minigrad.target import Target
 
@@ -68,7 +69,8 @@ def choose_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
     if not isinstance(tiled, str):
         return tiled
     own, plan = _first_plan(nest, target)
-    if isinstance(plan, Plan) and shares_sizes(target) and (shares_copies(target) or not plan.stages):
+    if isinstance(plan, Plan) and shares_sizes(target) and (shares_copies(target) or not plan.stages) and not (
+            plan.pattern == "contraction" and not contraction.is_small(nest)):
         return own, with_sizes(own, plan)
     return own, plan
 
@@ -117,17 +119,26 @@ def other_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
         return nest, plan_attention(nest, target) or general_plan_of(nest, target)
     if not reductions(nest):
         return nest, general_plan_of(nest, target)
-    tiled = panels.plan(nest, target)
-    if isinstance(tiled, Plan):
-        c = recognise(nest)
-        return as_product(nest, c) if tiled.stages and not isinstance(c, str) else nest, tiled
-    plan = packed.plan(nest, target)
-    if not isinstance(plan, str):
-        return plan
-    over_planes = window.plan(nest, target)
-    if not isinstance(over_planes, str):
-        return over_planes
-    plan = packed.plan(nest, target, small=True)
-    if not isinstance(plan, str):
-        return plan
-    return nest, general_plan_of(nest, target)
+    return product_plan(nest, target) or (nest, general_plan_of(nest, target))
+
+
+@lru_cache(maxsize=2048)
+def product_plan(nest: Nest, target: Target) -> tuple[Nest, Plan] | None:
+    """The cheapest plan of a sum in which operands are reused; None where none is. The way is that for one worker of
+    any speed, so that results depend on neither."""
+    one = replace(target, units=1)
+    found = cheapest(product_ways(nest, one), one)
+    if found is None:
+        return None
+    found = settled(found, target)
+    return found.nest, found.plan
+
+
+def product_ways(nest: Nest, target: Target) -> Iterator[Way]:
+    """The ways to compute a sum; none where no operand is reused."""
+    in_place, over_planes = contraction.way(nest, target), window.way(nest, target)
+    if first := over_planes or in_place:
+        yield first
+    if in_place:
+        yield from panels.ways(nest, target)
+        yield from packed.ways(nest, target)

@@ -6,9 +6,11 @@ go along the sum. The tile is the pair of factors with the fewest loads per mult
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import ceil, prod
 
+from minigrad.codegen.cost.plans import tile_cycles
 from minigrad.codegen.kernel.access import (
     Access,
     Reduced,
@@ -26,7 +28,8 @@ from minigrad.codegen.plan.ahead import moves
 from minigrad.codegen.plan.general import Choice, general_plan
 from minigrad.codegen.plan.steps import Ahead, Plan
 from minigrad.codegen.policy.lanes import best_lane, domain_order, parallel_prefix, widths
-from minigrad.codegen.policy.reduction import chains, small_loops
+from minigrad.codegen.policy.product import CHOICES, Way, cheapest, settled
+from minigrad.codegen.policy.reduction import CHAINS, chains, small_loops
 from minigrad.expr import Var, variables
 from minigrad.target import Target
 from minigrad.value import walk
@@ -91,28 +94,39 @@ def reuse(nest: Nest, target: Target) -> Reuse | None:
     over = {v.name: v for r in sums for v in r.over}.values()
     lanes = [(v, True) for v in nest.domain] + [(v, False) for v in over]
     best = best_lane(lanes, accesses(nest), widths(nest, target)) if not target.is_gpu else None
-    every = dict.fromkeys((*nest.domain, *over))
-    small = prod([typical(v) if isinstance(v.hi, int) else SMALL_WORK for v in every]) <= SMALL_WORK
     if best is None:
-        return Reuse(nest, sums, loads, None, 1, False, small)
-    return Reuse(nest, sums, loads, best[0], best[1], any(best[0] is v for v in nest.domain), small)
+        return Reuse(nest, sums, loads, None, 1, False, is_small(nest))
+    return Reuse(nest, sums, loads, best[0], best[1], any(best[0] is v for v in nest.domain), is_small(nest))
+
+
+def is_small(nest: Nest) -> bool:
+    """True where all sums of a nest together are little work, and a few programs do for all sizes."""
+    every = dict.fromkeys((*nest.domain, *[v for r in reductions(nest) for v in r.over]))
+    return prod([typical(v) if isinstance(v.hi, int) else SMALL_WORK for v in every]) <= SMALL_WORK
+
+
+def way(nest: Nest, target: Target) -> Way | None:
+    """The register tiles of operands in place; None where no operand is reused along a domain variable."""
+    found = reuse(nest, target)
+    if found is None:
+        return None
+    choices = [(cycles, (tile, False)) for cycles, tile in best_tiles(found, target)]
+    return Way("in place", choices, lambda choice, to: (
+        nest, with_tile(found, choice[0], choice[1], to)),
+        settle=lambda choice, _: [(0.0, (choice[0], True))])
 
 
 def plan(nest: Nest, target: Target) -> Plan | None:
-    """None where no operand is reused along a domain variable."""
-    found = reuse(nest, target)
-    return None if found is None else with_tile(found, best_tile(found, target), target)
+    """The cheapest plan with operands in place."""
+    one = replace(target, units=1)
+    own = way(nest, one)
+    found = own and cheapest([own], one)
+    return settled(found, target).plan if found else None
 
 
-def candidates(nest: Nest, target: Target) -> Iterator[Plan]:
-    """The plans that `plan` chooses from: one for each register tile."""
-    found = reuse(nest, target)
-    if found is not None:
-        yield from (with_tile(found, tile, target) for tile in ((), *tiles(found, target)))
-
-
-def with_tile(found: Reuse, tile: Factors, target: Target) -> Plan:
-    """The plan with a register tile."""
+def with_tile(found: Reuse, tile: Factors, limited: bool, target: Target) -> Plan:
+    """The plan with a register tile; where `limited`, of as many streams as the machine reads well, which decides
+    nothing but time."""
     lane, sums = found.lane, found.sums
     factors = {v.name: f for v, f in tile}
     copies = prod(factors.values())
@@ -129,7 +143,7 @@ def with_tile(found: Reuse, tile: Factors, target: Target) -> Plan:
     alike = lane is not None and all(len(r.over) == 1 and r.over[0].hi == lane.hi for r in sums)
     if lane is not None and not found.on_domain and tile and alike and inner[lane.name][1] == 1:
         streams, first, speed = streams_past(found.loads, order), order[0].name, machine(target).speed
-        if speed.long_streams and streams and factors.get(first, 1) > 1:
+        if limited and speed.long_streams and streams and factors.get(first, 1) > 1:
             apart = first
             rows = -(-speed.matrix_streams // len(streams)) if copies // factors[first] <= FEW_OTHERS else copies
             factors[first] = min(factors[first], rows)
@@ -200,55 +214,56 @@ def tile_order(order: list[Var], tile: Factors, row: Var | None, near: bool) -> 
     return [v for v in order if v not in tiled[:1]] + tiled[:1]
 
 
-def best_tile(found: Reuse, target: Target) -> Factors:
-    """The register tile with the fewest loads per multiply-add."""
-    best: Factors = ()
-    least = tile_cost(found, best)
-    for tile in tiles(found, target):
-        cost = tile_cost(found, tile)
-        if cost < least * 0.97:
-            best, least = tile, cost
-    return best
+def best_tiles(found: Reuse, target: Target) -> tuple[tuple[float, Factors], ...]:
+    """The most promising register tiles, with the cycles that they take at least; of little work the one that is best
+    for sizes of any number of whole tiles, so that they share a program."""
+    lane, width, domain = found.lane, found.width, found.nest.domain
+    reads = [(frozenset([v for v in domain if a.step(v) != 0]),
+              width if lane is not None and a.step(lane) not in (0, 1) else 1,
+              (width if lane is not None and a.step(lane) else 1) * a.bits / 8) for a in found.loads]
+    steps = prod([typical(v) for v in found.over]) / (1 if found.on_domain else width)
+    blocks = {v: typical(v) / (width if v is found.row else 1) for v in domain}
+    whole = float if found.small else ceil
+    every, sums = prod([whole(n) for n in blocks.values()]), len(found.sums)
+    made = list[tuple[int, int, float, Factors]]()
+    for a, b, pairs in ((None, None, [(1, 1)]), *tiles(found, target)):
+        around = every / (whole(blocks[a]) if a else 1) / (whole(blocks[b]) if b else 1)
+        own = [(a in names, b in names, lanes, size) for names, lanes, size in reads]
+        for fa, fb in pairs:
+            copies, loads, nbytes = fa * fb, 0.0, 0.0
+            for in_a, in_b, lanes, size in own:
+                here = (fa if in_a else 1) * (fb if in_b else 1)
+                loads += here * lanes
+                nbytes += here * size
+            times = around * (whole(blocks[a] / fa) if a else 1) * (whole(blocks[b] / fb) if b else 1)
+            chains = CHAINS if copies < 4 else 1
+            cycles = times * tile_cycles(copies * sums, loads, steps, nbytes, target, chains=chains)
+            made.append((round(cycles), -copies, cycles, tuple([(v, f) for v, f in ((a, fa), (b, fb)) if v and f > 1])))
+    made.sort(key=lambda x: x[:2])
+    return tuple([(cycles, tile) for _, _, cycles, tile in made[:1 if found.small else CHOICES]])
 
 
-def tiles(found: Reuse, target: Target) -> Iterator[Factors]:
-    """Register tiles over at most two variables of the domain that fit the registers."""
-    budget = min(MAX_COPIES, target.registers - 4) // max(len(found.sums), 1)
+def tiles(found: Reuse, target: Target) -> Iterator[tuple[Var, Var | None, list[tuple[int, int]]]]:
+    """Register tiles over at most two variables of the domain that fit the registers: the variables, None for the
+    second where there is one, and their factors. With lanes along the sum a tile has so many copies that they hide its
+    latency."""
     small, row, nest = found.small, found.row, found.nest
     matrix = row is not None and all(extent(v) == 1 or v is row for v in nest.domain)
-    factors = SMALL_FACTORS if small or matrix else FACTORS
+    every = pairs(min(MAX_COPIES, target.registers - 4) // max(len(found.sums), 1), found.near,
+                  SMALL_FACTORS if small or matrix else FACTORS, 2 if found.on_domain else CHAINS)
     domain = [v for v in nest.domain if extent(v) > 1 and not (small and v is found.lane)]
+    most = [extent(v) // (found.width if v is row else 1) for v in domain]
     for i, a in enumerate(domain):
-        for fa in factors:
-            for b in domain[i + 1:] or [None]:  # type: ignore[list-item]
-                for fb in factors if b is not None else (1,):
-                    tile = tuple((v, f) for v, f in ((a, fa), (b, fb)) if v is not None and f > 1)
-                    if tile and fits(tile, row, found.width, budget, found.near):
-                        yield tile
+        for j, b in enumerate(domain[i + 1:], i + 1):
+            yield a, b, [(fa, fb) for fa, fb in every if fa <= most[i] and fb <= most[j]]
+    if len(domain) == 1:
+        yield domain[0], None, [(fa, fb) for fa, fb in every if fa <= most[0] and fb == 1]
 
 
-def fits(tile: Factors, lane: Var | None, width: int, budget: int, near: bool) -> bool:
-    """True where accumulators and operands have registers. Where all is near, copies of the larger factor go outermost:
-    operands are those of the smaller factor and one more, for which NEAR_REGISTERS beside the budget are there."""
-    if any(f * (width if v is lane else 1) > extent(v) for v, f in tile):
-        return False
-    sizes = sorted([1, *(f for _, f in tile)])
-    return prod(sizes) + (sizes[-2] - NEAR_REGISTERS if near else sizes[-1]) <= budget
-
-
-def tile_cost(found: Reuse, tile: Factors) -> float:
-    """Instructions per multiply-add of one element: loads that each copy needs anew, plus the edges left over unless
-    sums are small."""
-    copies, waste, lane = 1, 1.0, found.lane
-    for v, f in tile:
-        copies *= f
-        width = found.width if v is found.row else 1
-        n = typical(v)
-        tail = n % (f * width) if isinstance(v.hi, int) else f * width / 2
-        waste *= 1.0 + (tail / n) * (width if width > 1 else f) * 0.5
-    total = float(copies)
-    for a in found.loads:
-        needed = prod([f for v, f in tile if a.step(v) != 0])
-        step = a.step(lane) if lane is not None else 0
-        total += needed * (found.width if step is None or step == 2 else 1)
-    return total / copies * (1.0 if found.small else waste)
+@lru_cache(maxsize=64)
+def pairs(budget: int, near: bool, factors: tuple[int, ...], least: int) -> tuple[tuple[int, int], ...]:
+    """Factors of two variables of so many copies at least, whose accumulators and operands have registers. Where all is
+    near, copies of the larger factor go outermost: operands are those of the smaller factor and one more, for which
+    NEAR_REGISTERS beside the budget are there."""
+    return tuple([(a, b) for a in factors for b in factors if a * b >= least and a * b + (
+        min(a, b) - NEAR_REGISTERS if near else max(a, b)) <= budget])

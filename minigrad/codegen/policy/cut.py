@@ -18,7 +18,7 @@ from minigrad.codegen.lowering.flatten import offset
 from minigrad.codegen.patterns.recognise import recognise
 from minigrad.codegen.policy.blocking import size
 from minigrad.codegen.policy.choose import cycles
-from minigrad.codegen.policy.panels import UNIT_WORK, best_tile, product, refusal
+from minigrad.codegen.policy.panels import UNIT_WORK, best_tiles, products, refusal
 from minigrad.codegen.policy.thin import is_long, transpose
 from minigrad.expr import Var
 from minigrad.target import Target
@@ -43,11 +43,11 @@ def cut_columns(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
     left = extent(v) % width
     if not left or extent(v) < width or refusal(c, target):
         return [nest]
-    p = product(c, target)
-    if p.m * p.n * p.k < UNIT_WORK or not is_long(p.m, p.k, width):
+    p = next(products(c, target), None)
+    if p is None or p.m * p.n * p.k < UNIT_WORK or not is_long(p.m, p.k, width):
         return [nest]
     times = size(c.batch) * size(c.m[:-1]) * size(c.n[:-1])
-    gained = times * (best_tile(p, target)[0] * GAIN - best_tile(replace(p, n=p.n - left), target)[0])
+    gained = times * (best_tiles(p, target)[0][0] * GAIN - best_tiles(replace(p, n=p.n - left), target)[0][0])
     if gained <= 0:
         return [nest]
     whole, rest, made = Var(v.name, 0, p.n - left - 1), Var(v.name, 0, left - 1), list(scratch)
@@ -56,8 +56,8 @@ def cut_columns(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
     else:
         columns = replace(c, b=substitute(c.b, {v: rest + (p.n - left)}))
         rows = (*(d for d in (*c.batch, *c.n[:-1]) if d in free_variables(c.b)), rest)
-        copied, products = transpose(with_variable(nest, v, rest, p.n - left), columns, rows, made)
-        parts = [copied, *apart(products, c.m[-1], made)]
+        copied, sums_ = transpose(with_variable(nest, v, rest, p.n - left), columns, rows, made)
+        parts = [copied, *apart(sums_, c.m[-1], made)]
     if sum([cycles(part, replace(target, units=1)) for part in parts]) >= gained:
         return [nest]
     scratch += made[len(scratch):]

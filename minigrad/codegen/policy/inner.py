@@ -42,7 +42,7 @@ def plan(nest: Nest, target: Target) -> Plan:
         made = rows.plan(nest, one)
     elif found is not None:
         found = replace(found, small=False, near=True)
-        made = contraction.with_tile(found, contraction.best_tile(found, one), one)
+        made = contraction.with_tile(found, contraction.best_tiles(found, one)[0][1], False, one)
     else:
         made = (reduction if reductions(nest) else pointwise).plan(nest, one)
     return replace(made, steps=tuple([s for s in made.steps if not isinstance(s, Bind) or s.kind != "parallel"]))

@@ -15,7 +15,6 @@ from minigrad.codegen.microkernels.tile import KINDS
 from minigrad.codegen.patterns.recognise import Contraction
 from minigrad.codegen.plan.microkernel_choice import in_matrix_registers
 from minigrad.codegen.plan.words import PAIRS, TAKES, is_biased, narrowed, word_of
-from minigrad.codegen.policy.blocking import step_cycles
 from minigrad.dtype import float32
 from minigrad.errors import present
 from minigrad.expr import Var
@@ -90,9 +89,3 @@ def whole_steps(steps: int, words: str, target: Target) -> int:
 def call_cycles(words: str, target: Target) -> float:
     """Cycles of a tile beside those of any."""
     return machine(target).costs.matrix_call if words == PAIRS and in_matrix_registers(PAIRS, target) else 0.0
-
-
-def dot_cycles(rows: int, vectors: int, target: Target) -> float:
-    """Cycles of a tile of `vdpbf16ps` per step of the sum."""
-    facts = machine(target)
-    return step_cycles(rows, vectors, facts) * facts.costs.dot_step

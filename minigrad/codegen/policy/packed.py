@@ -12,15 +12,14 @@ block of K to the next, from the first term to the last, so that no choice here 
 """
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product as combinations
 from math import ceil
 
-from minigrad.codegen.kernel.access import extent, value_accesses
+from minigrad.codegen.cost.plans import tile_cycles
 from minigrad.codegen.kernel.nodes import Nest
-from minigrad.codegen.machines.caches import PAGE, fits, room
+from minigrad.codegen.machines.caches import room
 from minigrad.codegen.machines.machine import machine
 from minigrad.codegen.microkernels import registry
 from minigrad.codegen.microkernels.tile import KINDS, Tile
@@ -29,8 +28,6 @@ from minigrad.codegen.plan.microkernel_choice import in_matrix_registers, microk
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.plan.words import PAIRS
 from minigrad.codegen.policy.blocking import (
-    BLOCK_HEIGHTS,
-    MAX_K_BLOCK,
     MAX_VECTORS,
     MIN_TILES,
     Blocks,
@@ -39,159 +36,113 @@ from minigrad.codegen.policy.blocking import (
     is_plain,
     k_block,
     lanes_of_a,
-    one_run,
-    pack_cycles,
     product,
-    row_bytes,
     size,
     stays_near,
-    step_cycles,
     steps_closely,
-    stored_bytes,
-    transposes_in_registers,
 )
-from minigrad.codegen.policy.narrow import (
-    bias_rows,
-    call_cycles,
-    dot_cycles,
-    in_words,
-    narrow_kind,
-    step_multiple,
-    whole_steps,
-)
+from minigrad.codegen.policy.narrow import bias_rows, call_cycles, in_words, narrow_kind, step_multiple, whole_steps
 from minigrad.codegen.policy.packed_steps import packed_steps
 from minigrad.codegen.policy.packed_swapped import SHARES, swapped_windows
+from minigrad.codegen.policy.product import CHOICES, Way
 from minigrad.codegen.policy.stream import recognise_stream
-from minigrad.codegen.policy.window_axes import Axis, axes_of, axes_of_a, layout
-from minigrad.errors import present
+from minigrad.codegen.policy.window_axes import Axis, axes_of
 from minigrad.expr import Var
 from minigrad.target import Target
 
-MIN_WORK = 1 << 18
-"""Multiply-adds below which packing costs more than it saves."""
+MIN_WORK = 1 << 16
+"""Multiply-adds from which programs that copy blocks are worth compiling: those of smaller products serve all sizes."""
 
-MIN_M, MIN_N, MIN_K = 16, 16, 16
-"""Each operand's element is used M or N times per packing, each output K times per write-back."""
+LEAST_K = 16
+"""Steps of a block of the sum at least, and of a sum whose results go through memory."""
 
-LEAST = 4
-"""Rows and columns from which packing a window is better than loading from where its positions are."""
-
-MIN_M_TRANSPOSED = 48
-"""As much reuse is needed where B is read across its contiguous variable; as many columns, where they are stored in
-runs shorter than a vector: programs of general contractions serve all sizes."""
+PARTS = (1, 2, 4, 8, 16, 32)
+"""Into how many blocks the rows of a product are cut."""
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
-    """The way of packing: whether A is packed, which operands are read across their contiguous variable for it, into
-    which words, and which windows B is packed as a box of, each element once."""
+class Choice:
+    """A register tile, and into how many parts rows and columns are cut beyond what the second-level cache asks for."""
 
-    packs_a: bool
-    a_transposed: bool
-    b_transposed: bool
-    words: str = ""
-    axes: tuple[Axis, ...] = ()
+    rows: int
+    vectors: int
+    down: int = 1
+    across: int = 1
 
 
-@lru_cache(maxsize=256)
-def plan(nest: Nest, target: Target, small: bool = False) -> tuple[Nest, Plan] | str:
-    """The nest as a product of two operands and its packed plan, or why it is not packed; `small`: of a window over few
-    rows or columns."""
-    found = recognise(nest)
-    if isinstance(found, str):
-        return found
+def ways(nest: Nest, target: Target) -> Iterator[Way]:
+    """Copies of both operands, B as it is or as a box that has each element once; A in place; words; and operands in
+    each other's place. None where a block is none."""
+    c = recognise(nest)
+    if isinstance(c, str) or refusal(c, nest, target):
+        return
+    words = narrow_kind(c, target)
+    if words:
+        yield _way(nest, in_words(c, words), c, words, (), False, target)
+        return
+    for axes in dict.fromkeys((axes_of(c), ())):
+        for in_place in (False, True)[:1 + is_plain(c.a)]:
+            yield _way(nest, c, c, "", axes, in_place, target)
+    width = min(16, target.lanes(max(c.a.dtype.bits, 32)))
+    yield Way("taps as rows", swapped_windows(c, width, target),
+              lambda b, _: packed_steps(nest, c, b),
+              settle=lambda _, to: swapped_windows(c, width, to) if to.units > 1 else [])
+
+
+def refusal(c: Contraction, nest: Nest, target: Target) -> str:
+    """The reason why blocks of a contraction are not copied; '' where they may be."""
     if target.is_gpu:
         return "not packed: a work-item of a GPU has too little memory of its own"
     if recognise_stream(nest, target) is not None:
         return "not packed: few rows stream the other operand"
-    if small and not axes_of(found) and not axes_of_a(found):
-        return "not packed: no operand is a window"
-    sizes = [size(vs) for vs in (found.m, found.n, found.k)]
-    least = (LEAST, LEAST, MIN_K) if small else (MIN_M, MIN_N, MIN_K)
-    if any([s < enough for s, enough in zip(sizes, least, strict=True)]) or product(sizes) < MIN_WORK:
+    sizes = [size(vs) for vs in (c.m, c.n, c.k)]
+    if product(sizes) < MIN_WORK or sizes[2] < LEAST_K:
         return f"not packed: M={sizes[0]} N={sizes[1]} K={sizes[2]} is too small"
-    words = narrow_kind(found, target)
-    pairs = in_words(found, PAIRS) if words == PAIRS else None
-    across = sizes[0] < MIN_M_TRANSPOSED and not steps_closely(found.b, found.n) and not small
-    if across and not (pairs is not None and transposes_in_registers(pairs.b, pairs.k) and sizes[1] >= 2 * MIN_N):
-        return f"not packed: M={sizes[0]} is too small to read B across its contiguous variable"
-    short = extent(found.n[-1]) < target.lanes(max(found.a.dtype.bits, 32))
-    if short and sizes[1] < MIN_M_TRANSPOSED and target.language == "llvm" and not (
-            small or axes_of(found) or axes_of_a(found)):
-        return f"not packed: N={sizes[1]} is too small for runs of {extent(found.n[-1])}"
-    for vs in (found.m, found.n, found.k):
+    for vs in (c.m, c.n, c.k):
         if any(not isinstance(v.hi, int) for v in vs[1:]):
             return "not packed: an inner extent is known at run time only"
-    if not all(found.buffers):
+    if not all(c.buffers):
         return "not packed: an operand is read for both sides, or nowhere"
-    if pairs is None and streams(found, target):
-        return "not packed: both operands are read in place as fast"
-    found_options = [] if across or (words and pairs is None) else [option(found, target)]
-    if words:
-        found_options.append(option(pairs or in_words(found, words), target, words))
-    return packed_steps(nest, found, min(found_options, key=lambda o: o[0])[1])
-
-
-def streams(c: Contraction, target: Target) -> bool:
-    """True where the unpacked tile reads B in whole vectors, few enough rows at a time, without scalar edges."""
-    if not (is_plain(c.a) and is_plain(c.b)) or size(c.k) > MAX_K_BLOCK:
-        return False
-    last = c.n[-1]
-    whole = 2 * target.lanes(max(c.a.dtype.bits, 32))
-    if size(c.k) > machine(target).declared.side_by_side and row_bytes(c.b, c.k) % PAGE == 0:
-        return False
-    return value_accesses(c.b, ())[0].step(last) == 1 and isinstance(last.hi, int) and extent(last) % whole == 0
+    return ""
 
 
 def why_unpacked(nest: Nest, target: Target) -> str:
-    """The reason that `plan` gives; empty for a nest that is packed."""
-    made = plan(nest, target)
-    return made if isinstance(made, str) else ""
+    """The reason why a nest is not packed; empty where it may be."""
+    c = recognise(nest)
+    return c if isinstance(c, str) else refusal(c, nest, target)
 
 
-def packed(c: Contraction, target: Target, words: str = "") -> Blocks:
-    """Blocks and register tile for a contraction, of `words` (see `in_words`) if that is a kind of them."""
-    return option(c, target, words)[1]
-
-
-def option(c: Contraction, target: Target, words: str = "") -> tuple[float, Blocks]:
-    """Likewise, with its cycles."""
-    return min(options(c, target, words), key=lambda o: o[0])
-
-
-def options(c: Contraction, target: Target, words: str = "") -> list[tuple[float, Blocks]]:
-    """The options: A in place or packed, B as it is or as a box, or both in each other's place."""
+def _way(nest: Nest, c: Contraction, plain: Contraction, words: str, axes: tuple[Axis, ...], in_place: bool,
+         target: Target) -> Way:
+    """One way of copying, `c` in words or not."""
     bits = max(c.a.dtype.bits, 32)
     width = min(16, target.lanes(bits))
     a_along, a_lanes = lanes_of_a(c, width)
     if in_matrix_registers(words, target) and a_along == "m":
         a_along, a_lanes = "k", min(4, width)  # the form that matrix registers load
     b_lanes = width if steps_closely(c.b, c.n) else min(4, width)
-    costs, made = machine(target).costs, []
-    places = (True, False) if is_plain(c.a) else (False,)
-    tiles = {in_place: register_tile(c, width, target, "" if in_place else a_along, words) for in_place in places}
-    for in_place, axes in combinations(places, dict.fromkeys(((), () if words else axes_of(c)))):
-        rows, vectors, cycles = tiles[in_place]
-        depth = k_block(vectors * width, bits, target)
-        k = whole_taps(c.k, axes, depth) if axes else box(c.k, depth, step_multiple(words, target))
-        while in_place and axes and depth > MIN_K and not stays_near(c, k, rows, target):
-            depth //= 2
-            k = whole_taps(c.k, axes, depth)
-        if in_place and not ((axes or one_run(c.a, c.k, k)) and (a_along == "k" or row_bytes(c.a, c.k) < PAGE)
-                             and stays_near(c, k, rows, target)):
-            continue
-        how = Packing(not in_place, a_lanes < width, b_lanes < width, words, axes)
-        m, n, packing = blocks(c, k, rows, vectors * width, target, how)
-        along, lanes = ("", 1) if in_place else (a_along, a_lanes)
-        tile = Tile(words or c.a.dtype.short, rows, vectors * width, a_along)
+    along, lanes = ("", 1) if in_place else (a_along, a_lanes)
+    names = tuple([(a.x.name, a.tap.name) for a in axes if a.tap is not None])
+
+    def made(choice: Choice, target: Target) -> tuple[Nest, Plan]:
+        tile = Tile(words or c.a.dtype.short, choice.rows, choice.vectors * width, a_along)
         kernel = "" if in_place or axes else called(tile, target)
-        names = tuple((a.x.name, a.tap.name) for a in axes if a.tap is not None)
-        if words == PAIRS:
-            packing += costs.unscale * size(c.batch) * size(c.m) * size(c.n)
-        made.append((cycles * (1 if axes else costs.rows_apart) + packing, Blocks(
-            m, n, k, rows, vectors, width, along, lanes, b_lanes, kernel, names, words=words)))
-    swapped = None if words else swapped_windows(c, width, target)
-    return [*made, *([swapped] if swapped else [])]
+        m, n, k = blocks(c, choice, width, axes, in_place, words, target)
+        return packed_steps(nest, plain, Blocks(m, n, k, choice.rows, choice.vectors, width, along, lanes, b_lanes,
+                                                kernel, names, words=words))
+
+    one = machine(target).plans
+    copied = size(c.k) * (size(c.n) + (0 if in_place else size(c.m))) * min(one.copied / width, one.transposed)
+    choices = [(cycles + copied, tile) for cycles, tile in best_tiles(c, width, along, words, target)]
+    name = f"copies {words}{' box' if axes else ''}{' of B' if in_place else ''}"
+    return Way(name, choices, made, settle=spread)
+
+
+def spread(choice: Choice, target: Target) -> list[tuple[float, Choice]]:
+    """The choices for several workers: blocks with fewer columns, or with fewer rows."""
+    if target.units == 1:
+        return []
+    return [(0.0, c) for c in (*[replace(choice, across=n) for n in SHARES], replace(choice, down=choice.down + 1))]
 
 
 def whole_taps(k: tuple[Var, ...], axes: tuple[Axis, ...], depth: int) -> Box:
@@ -199,16 +150,6 @@ def whole_taps(k: tuple[Var, ...], axes: tuple[Axis, ...], depth: int) -> Box:
     taps = {a.tap.name: a.taps for a in axes if a.tap is not None}
     parts = dict(box(tuple([v for v in k if v.name not in taps]), max(1, depth // product(taps.values())), 1))
     return tuple([(v.name, taps.get(v.name) or parts[v.name]) for v in k])
-
-
-def box_columns(axes: tuple[Axis, ...], n: Box, columns: int) -> tuple[int, float]:
-    """Columns of whole tiles in a block, and elements that are packed for each of its own and each tap."""
-    own = product(p for _, p in n)
-    if not axes:
-        return ceil(own / columns) * columns, 1.0
-    inside, lay = {a.x.name for a in axes}, layout(axes, n)
-    images = product(p for name, p in n if name not in inside)
-    return images * ceil(lay.columns / columns) * columns, images * lay.elements / (own * product(a.taps for a in axes))
 
 
 def called(tile: Tile, target: Target) -> str:
@@ -219,87 +160,58 @@ def called(tile: Tile, target: Target) -> str:
     return kernel.name if kernel in registry.added() or (tile.group > 1 and target.language == "llvm") else ""
 
 
-def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how: Packing) -> tuple[Box, Box, float]:
-    """Blocks of M and N that fit the second-level cache with what they need of A, B and sums, and what they cost."""
-    bits = max(c.a.dtype.bits, 32)
-    depth = whole_steps(product(p for _, p in k), how.words, target)
-    below = bias_rows(c, how.words)
-    elements = room(2, target) * 8 // bits
-    cycles = block_cycles(c, rows, columns, target, how)
-    share = product(a.stride for a in how.axes) / product(a.taps for a in how.axes)
-    best: tuple[float, Box, Box] | None = None
-    seen: set[tuple[Box, Box]] = set()
-    for height in BLOCK_HEIGHTS:
-        if how.packs_a:
-            m = box(c.m, max(height, rows), rows, below)
-        else:
-            m = *((v.name, 1) for v in c.m[:-1]), *box(c.m[-1:], max(height, rows), rows)
-        mb = ceil((product(p for _, p in m) + below) / rows) * rows
-        wide = (elements - mb * depth) // (mb + ceil(depth * share)) - 2 * columns
-        if best is not None and wide < MIN_TILES * columns:
+def blocks(c: Contraction, choice: Choice, width: int, axes: tuple[Axis, ...], in_place: bool, words: str,
+           target: Target) -> tuple[Box, Box, Box]:
+    """Blocks of M, N and K: of the sum, what the first-level cache holds of a tile's columns; of rows the smallest
+    number of parts that leaves room in the second-level cache for the columns of some tiles, or more of them."""
+    bits, columns = max(c.a.dtype.bits, 32), choice.vectors * width
+    depth = k_block(columns, bits, target)
+    while True:
+        k = whole_taps(c.k, axes, depth) if axes else box(c.k, depth, step_multiple(words, target))
+        if not in_place or depth <= LEAST_K or stays_near(c, k, choice.rows, target):
             break
-        for parts in SHARES if how.axes else (1,):
-            n = box(c.n, max(wide // parts, MIN_TILES * columns), columns)
-            if (m, n) in seen:
-                continue
-            seen.add((m, n))
-            cost = cycles(m, n)
-            if best is None or cost < best[0]:
-                best = cost, m, n
-    cost, m, n = present(best, "[plan] expected a block of a contraction")
-    return m, n, cost
+        depth //= 2
+    steps = whole_steps(product(p for _, p in k), words, target)
+    below, elements, rows = bias_rows(c, words), room(2, target) * 8 // bits, choice.rows
+    share = product(a.stride for a in axes) / product(a.taps for a in axes)
+    down = choice.down
+    for parts in PARTS:
+        height = max(ceil(size(c.m) / parts), rows)
+        m = (*((v.name, 1) for v in c.m[:-1]), *box(c.m[-1:], height, rows)) if in_place else \
+            box(c.m, height, rows, below)
+        mb = ceil((product(p for _, p in m) + below) / rows) * rows
+        wide = (elements - mb * steps) // (mb + ceil(steps * share)) - 2 * columns
+        if wide >= MIN_TILES * columns or height == rows:
+            down -= 1
+            if not down:
+                break
+    return m, box(c.n, max(min(wide, size(c.n)) // choice.across, MIN_TILES * columns), columns), k
 
 
-def register_tile(c: Contraction, width: int, target: Target, along: str, words: str) -> tuple[int, int, float]:
-    """Rows and vectors of the microkernel with the fewest cycles over the whole output, edges included; those cycles.
-
-    `along`: how A is packed, '' where it is read in place.
-    """
+@lru_cache(maxsize=64)
+def best_tiles(c: Contraction, width: int, along: str, words: str, target: Target) -> list[tuple[float, Choice]]:
+    """The most promising register tiles, with the cycles that they take at least. `along`: how A is packed, '' where it
+    is read in place."""
     m, n, k = size(c.m), size(c.n), size(c.k)
-    below, found, facts = bias_rows(c, words), (1, 1, float("inf")), machine(target)
-    kind, most, batch = words or c.a.dtype.short, facts.declared.side_by_side, size(c.batch)
-    step = step_of_kind(kind, target)
-    steps, call = whole_steps(k, words, target), facts.costs.tile + call_cycles(words, target)
+    bits, below, kind = max(c.a.dtype.bits, 32), bias_rows(c, words), words or c.a.dtype.short
+    most = machine(target).declared.side_by_side
+    steps, found = whole_steps(k, words, target), []
     for vectors in range(1, MAX_VECTORS + 1):
-        depth = min(k, k_block(vectors * width, max(c.a.dtype.bits, 32), target))
-        across = ceil(n / (vectors * width))
+        depth = k_block(vectors * width, bits, target)
         for rows in [r for r in shapes(kind, along, width, vectors, target) if along or r <= most]:
-            cycles = step(rows, vectors) * steps + call * ceil(k / depth)
-            cycles *= ceil((m + below) / rows) * across * batch
-            if cycles <= found[2]:
-                found = rows, vectors, cycles
-    return found
+            cycles = words_cycles(kind, rows, vectors, steps, target) if words else tile_cycles(
+                rows * vectors, rows + vectors, min(steps, depth), (rows + vectors * width) * bits // 8, target
+            ) * steps / min(steps, depth)
+            times = ceil((m + below) / rows) * ceil(n / (vectors * width))
+            found.append((round(cycles * times), -rows * vectors, rows, vectors))
+    return [(cycles, Choice(rows, vectors)) for cycles, _, rows, vectors in sorted(found)[:CHOICES]]
 
 
-def step_of_kind(kind: str, target: Target) -> Callable[[int, int], float]:
-    """Cycles of a tile per step of the sum, by rows and vectors, for any kind of panel."""
-    facts = machine(target)
+def words_cycles(kind: str, rows: int, vectors: int, steps: int, target: Target) -> float:
+    """Cycles of a tile of words."""
+    facts, call = machine(target), call_cycles(kind, target)
     if in_matrix_registers(kind, target):
         slowed = facts.costs.matrix_slowed if kind == PAIRS else 1
-        return lambda rows, vectors: rows * vectors / facts.declared.matrix_side * slowed
-    if kind == PAIRS:
-        return lambda rows, vectors: dot_cycles(rows, vectors, target)
-    rate = facts.declared.fma_per_cycle if kind in ("f32", "f64") else 2
-    return lambda rows, vectors: step_cycles(rows, vectors, facts, rate)
-
-
-def block_cycles(c: Contraction, rows: int, columns: int, target: Target, how: Packing) -> Callable[[Box, Box], float]:
-    """Cycles of packing and of edges by blocks of M and N, and of workers that wait for the last block: their number
-    changes no result."""
-    size_m, size_n, batch, facts = size(c.m), size(c.n), size(c.batch), machine(target)
-    all_k, below, workers = size(c.k) * batch, bias_rows(c, how.words), target.units
-    near_a, near_b = (fits(n * all_k * stored_bytes(x), 2, target) for n, x in ((size_m, c.a), (size_n, c.b)))
-    pack_a = pack_cycles(c.a, near_a, how.a_transposed, facts.costs, c.m) if how.packs_a else 0.0
-    pack_b = pack_cycles(c.b, near_b, how.b_transposed, facts.costs, c.k)
-    work = size_m * size_n * all_k / (target.lanes(max(c.a.dtype.bits, 32)) * facts.declared.fma_per_cycle)
-
-    def cycles(m: Box, n: Box) -> float:
-        mb, nb = product(p for _, p in m), product(p for _, p in n)
-        m_blocks, n_blocks = ceil(size_m / mb), ceil(size_n / nb)
-        whole, share = box_columns(how.axes, n, columns)
-        packing = size_m * all_k * n_blocks * pack_a + size_n * all_k * share * m_blocks * pack_b
-        edges = ceil((mb + below) / rows) * rows / mb * whole / nb - 1
-        units = m_blocks * n_blocks * batch
-        waiting = ceil(units / workers) * workers / units - 1
-        return packing + work * edges + (work + packing) * waiting
-    return cycles
+        return rows * vectors / facts.declared.matrix_side * slowed * steps + call
+    times = facts.costs.dot_step if kind == PAIRS else 1
+    return tile_cycles(rows * vectors, rows + vectors, steps * times, 0, target) + call

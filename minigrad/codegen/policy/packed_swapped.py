@@ -4,9 +4,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
+from minigrad.codegen.cost.plans import tile_cycles
 from minigrad.codegen.kernel.access import MAX_STRIDE, extent
 from minigrad.codegen.machines.caches import room
-from minigrad.codegen.machines.machine import machine
 from minigrad.codegen.microkernels.generate import most_rows
 from minigrad.codegen.patterns.recognise import Contraction
 from minigrad.codegen.policy.blocking import (
@@ -15,13 +15,12 @@ from minigrad.codegen.policy.blocking import (
     Blocks,
     Box,
     box,
-    pack_cycles,
     product,
     size,
-    step_cycles,
     steps_back,
     steps_closely,
 )
+from minigrad.codegen.policy.product import CHOICES
 from minigrad.codegen.policy.window_axes import Axis, Layout, axes_of_a, layout, swapped, within
 from minigrad.expr import Var, coefficient
 from minigrad.target import Target
@@ -29,37 +28,45 @@ from minigrad.target import Target
 SHARES, TAP_SHARES = (1, 2, 4), (1, 2, 4, 8, 16)
 """Into how many blocks the columns of a contraction over a box are cut, for as many workers, and its outermost taps."""
 
+COPIED = 0.4
+"""Cycles of an element that is copied, by which blocks are put in order."""
+
 USUAL_VECTORS = 2
 """Vectors of a tile for which a block of such a contraction's sum stays in the first-level cache, whatever the tile:
 how many workers there are may decide that, and not what is added up to what. Blocks twice as long gained nothing."""
 
 
-def swapped_windows(c: Contraction, width: int, target: Target) -> tuple[float, Blocks] | None:
-    """The best plan where the operand with windows has its taps in the output: lanes go along the other operand, rows
-    of a tile are taps, and each of them reads a shift of the same box. A weight gradient; or a convolution, whose image
-    has so few or such odd columns that lanes along channels cover it better."""
+def swapped_windows(c: Contraction, width: int, target: Target) -> list[tuple[float, Blocks]]:
+    """The most promising plans where the operand with windows has its taps in the output: lanes go along the other
+    operand, rows of a tile are taps, and each of them reads a shift of the same box. A weight gradient; or a
+    convolution, whose image has so few or such odd columns that lanes along channels cover it better."""
     t = swapped(c)
     axes = axes_of_a(t)
     taps = [a.tap for a in axes if a.tap is not None]
     others, suffix = t.m[:len(t.m) - len(taps)], t.m[len(t.m) - len(taps):]
     if not taps or set(suffix) != set(taps) or not t.n or any(a.stride > 1 < abs(a.dilation) for a in axes):
-        return None  # places of a box are counted by one of the two
+        return []  # places of a box are counted by one of the two
     bits = max(t.a.dtype.bits, 32)
     a_lanes = width if steps_closely(t.a, t.k) or steps_back(t.a, t.k[-1]) else min(4, width)
     b_lanes = width if steps_closely(t.b, t.n) else min(4, width)
     names = tuple((a.x.name, a.tap.name) for a in axes if a.tap is not None)
     k = _whole_rows(t, axes, room(1, target) * 8 * 2 // 3 // (USUAL_VECTORS * width * bits))
-    best: tuple[float, Blocks] | None = None
+    found: list[tuple[float, Blocks]] = []
     for parts in _tap_parts([extent(v) for v in suffix]):
         inside = tuple((v.name, part) for v, part in zip(suffix, parts, strict=True))
         lay = layout(within(axes, inside), k)
         for rows, vectors in _tap_tiles(parts, target):
-            for m, n in _swapped_blocks(t, others, inside, lay, k, vectors * width, room(2, target) * 8 // bits):
-                cost = _swapped_cycles(t, m, n, k, lay, rows, vectors, b_lanes < width, width, target)
-                if best is None or cost < best[0]:
-                    best = cost, Blocks(m, n, k, rows, vectors, width, "k", a_lanes, b_lanes, windows=names,
-                                        swapped=True)
-    return best
+            columns = vectors * width
+            for m, n in _swapped_blocks(t, others, inside, lay, k, columns, room(2, target) * 8 // bits):
+                mb, nb = (product(part for _, part in b) for b in (m, n))
+                times = size(t.m) / rows * ceil(size(t.n) / nb) * ceil(nb / columns)
+                copied = size(t.k) * (size(t.m) / product(parts) * lay.elements / product(p for _, p in k)
+                                      * ceil(size(t.n) / nb) + size(t.n) * ceil(size(t.m) / mb))
+                cycles = times * tile_cycles(rows * vectors, rows + vectors, size(t.k), 0, target) + copied * COPIED
+                units = ceil(size(t.m) / mb) * ceil(size(t.n) / nb) * size(t.batch)
+                found.append((cycles * ceil(units / target.units) / units, Blocks(
+                    m, n, k, rows, vectors, width, "k", a_lanes, b_lanes, windows=names, swapped=True)))
+    return sorted(found, key=lambda x: x[0])[:CHOICES]
 
 
 def _swapped_blocks(t: Contraction, others: tuple[Var, ...], taps: Box, lay: Layout, k: Box, columns: int, memory: int
@@ -82,23 +89,6 @@ def _boxes(others: Box, lay: Layout, k: Box) -> int:
     inside = {a.x.name for a in lay.axes}
     return product(part for _, part in others) * product(
         part for name, part in k if name not in inside) * lay.elements
-
-
-def _swapped_cycles(t: Contraction, m: Box, n: Box, k: Box, lay: Layout, rows: int, vectors: int, across: bool,
-                   width: int, target: Target) -> float:
-    """Cycles of such a plan."""
-    facts, costs = machine(target), machine(target).costs
-    mb, nb, depth = (product(part for _, part in b) for b in (m, n, k))
-    m_blocks, n_blocks = ceil(size(t.m) / mb), ceil(size(t.n) / nb)
-    units, blocks = m_blocks * n_blocks * size(t.batch), ceil(size(t.k) / depth)
-    work = ceil(size(t.n) / (vectors * width)) / n_blocks * mb / rows * (
-        step_cycles(rows, vectors, facts, facts.declared.fma_per_cycle) * size(t.k) + costs.tile * blocks)
-    taps = {a.tap.name for a in lay.axes if a.tap is not None}
-    boxes = _boxes(tuple((name, part) for name, part in m if name not in taps), lay, k)
-    work += boxes * blocks * pack_cycles(t.a, True, False, costs)
-    work += nb * size(t.k) * pack_cycles(t.b, True, across, costs)
-    work += mb * nb * (costs.scatter_transposed if along_rows(t, t.m[-1]) else costs.scatter)
-    return work * ceil(units / target.units) * target.units
 
 
 def along_rows(t: Contraction, row: Var) -> bool:

@@ -21,11 +21,12 @@ few rows. Where few rows of A use a far B, it is read in blocks of whole rows, b
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, inf, prod
+from math import ceil, prod
 
+from minigrad.codegen.cost.plans import tile_cycles
 from minigrad.codegen.kernel.access import extent, reductions, value_accesses
 from minigrad.codegen.kernel.nodes import Nest
 from minigrad.codegen.machines.caches import LINE, PAGE, SHARED, fits, room
@@ -35,6 +36,8 @@ from minigrad.codegen.plan.sizes import shares_copies
 from minigrad.codegen.plan.steps import Ahead, Bind, Order, Plan, Sizes, Split, Stage, Step
 from minigrad.codegen.policy.blocking import SPARE_REGISTERS, is_plain, row_bytes, steps_closely
 from minigrad.codegen.policy.narrow import narrow_kind
+from minigrad.codegen.policy.packed_steps import as_product
+from minigrad.codegen.policy.product import CHOICES, GAIN, Way
 from minigrad.expr import Var, coefficient
 from minigrad.target import Target
 from minigrad.value import walk
@@ -65,17 +68,14 @@ LOW, LARGE_PRODUCT = 8, 1 << 22
 COPIED_A_ROWS = 4, 8, 16
 """Rows of a tile whose operand A is copied: as many as a vector has."""
 
+USUAL_ROWS = 6
+
+CONSTANT = 0.8
+"""Part of their cycles that panels of a matrix count for which lies along the sum, as weights of linear layers do:
+where it is a constant they are made once (codegen/panels.py), if the sum runs in order, which lanes along it do not."""
+
 FEW_REGISTERS, TRANSPOSED_STEPS = 16, 4
 """Registers of which one is enough to spare; steps of the sum that are transposed at a time."""
-
-ROWS_ALONG_K, LANES_ADDED = 12, 24
-"""Rows up to which a B that lies along the sum is read as it is, lanes along the sum: copying it pays from some 16.
-Adding up the lanes of a result takes as long as copying so many elements of B."""
-
-DEFAULT_ROWS, SWITCH_GAIN = 6, 0.98
-"""A tile of so many rows, its vectors an eighth of the registers, is taken where others gain less: the prediction is no
-better than that."""
-
 
 @dataclass(frozen=True, slots=True)
 class Product:
@@ -112,28 +112,21 @@ class Tile:
         return self.vectors * self.width
 
 
-@lru_cache(maxsize=256)
-def plan(nest: Nest, target: Target) -> Plan | str:
-    """The plan, or why the nest is not done in panels."""
+def ways(nest: Nest, target: Target) -> Iterator[Way]:
+    """B in place and in panels, as far as there are names for the copies; none where the nest is not done in panels."""
     c = matrix_or_vector_product(nest)
-    if isinstance(c, str):
-        return c
-    if refused := refusal(c, target):
-        return refused
-    p = product(c, target)
-    if p.m == 1 and (p.a or p.b or fits(2 * p.k * p.n * p.itemsize, 2, target)):
-        return "no panels: a vector times a matrix that stays near, or is not read along its rows"
-    if p.b == "transposed" and is_plain(c.b) and p.m <= min(ROWS_ALONG_K, p.k // LANES_ADDED):
-        return f"no panels: M={p.m} is too small to copy B, which lies along {c.k[-1]}"
-    if "transposed" in (p.a, p.b) and p.k < TRANSPOSED_STEPS:
-        return f"no panels: K={p.k} is less than the {TRANSPOSED_STEPS} steps that are transposed at a time"
-    _, tile = best_tile(p, target)
-    if tile is None:
-        return f"no panels: M={p.m} N={p.n} hold no register tile"
-    waste = ceil(p.m / tile.rows) * tile.rows * ceil(p.n / tile.columns) * tile.columns / (p.m * p.n)
-    if waste > machine(target).costs.max_waste and len(c.m) + len(c.n) > 2:
-        return f"no panels: tiles of {tile.rows} x {tile.columns} waste too much of {p.m} x {p.n}"
-    return with_tile(nest, p, tile, target)
+    if isinstance(c, str) or refusal(c, target):
+        return
+    for p in products(c, target):
+        yield _way(nest, p, target)
+
+
+def _way(nest: Nest, p: Product, target: Target) -> Way:
+    def made(tile: Tile, target: Target) -> tuple[Nest, Plan]:
+        return as_product(nest, p.c), with_tile(nest, p, tile, target)
+
+    return Way(f"panels {p.a} {p.b}", best_tiles(p, target), made, CONSTANT if p.b == "transposed" else 1.0,
+               usual_tile(p, target))
 
 
 def refusal(c: Contraction, target: Target) -> str:
@@ -163,17 +156,17 @@ def refusal(c: Contraction, target: Target) -> str:
     return ""
 
 
-def product(c: Contraction, target: Target) -> Product:
-    """The product with how its operands are read."""
+def products(c: Contraction, target: Target) -> Iterator[Product]:
+    """The product with the ways in which its operands can be read. A is copied where it is not in memory as it is."""
     m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
-    step, b_bytes = row_bytes(c.b, c.k), k * n * max(c.a.dtype.itemsize, 4)
-    in_place = is_plain(c.b) and value_accesses(c.b, ())[0].step(c.n[-1]) == 1
-    near = fits(b_bytes, 2, target) and step % target.vector_bytes == 0 and step % PAGE != 0
     a = "" if is_plain(c.a) else _copied(c, 0, c.m[-1:])
     b = _copied(c, 1, c.n[-1:])
-    p = Product(c, m, n, k, a, "")
-    few = m < machine(target).costs.pack_rows
-    return p if in_place and (few or (near and not p.a_is_strided)) else replace(p, b=b)
+    if a == "transposed" and k < TRANSPOSED_STEPS or not a and not is_plain(c.a):
+        return
+    if is_plain(c.b) and value_accesses(c.b, ())[0].step(c.n[-1]) == 1:
+        yield Product(c, m, n, k, a, "")
+    if b and m > 1 and (b != "transposed" or k >= TRANSPOSED_STEPS):
+        yield Product(c, m, n, k, a, b)
 
 
 def _copied(c: Contraction, side: int, along: tuple[Var, ...]) -> str:
@@ -181,66 +174,37 @@ def _copied(c: Contraction, side: int, along: tuple[Var, ...]) -> str:
     return "" if not c.buffers[side] else "lanes" if steps_closely((c.a, c.b)[side], along) else "transposed"
 
 
-def best_tile(p: Product, target: Target) -> tuple[float, Tile | None]:
-    """The register tile with the fewest cycles, and these."""
-    return min(tiles(p, target), key=lambda t: t[0], default=(inf, None))
-
-
-def candidates(nest: Nest, target: Target) -> Iterator[Plan]:
-    """The plans that `plan` chooses from: one for each register tile."""
-    if isinstance(plan(nest, target), Plan):
-        p = product(matrix_or_vector_product(nest), target)  # type: ignore[arg-type]
-        yield from (with_tile(nest, p, tile, target) for _, tile in tiles(p, target))
-
-
-def tiles(p: Product, target: Target) -> list[tuple[float, Tile]]:
-    """Register tiles and the cycles of all of a product; of rows, as many as lanes copy where A is packed."""
-    step = 0 if p.b else row_bytes(p.c.b, p.c.k)
-    return _tiles(p.m, p.n, p.k, p.c.a.dtype.bits, bool(p.a), step > machine(target).costs.far_step, step >= PAGE,
-                  target)
+def usual_tile(p: Product, target: Target) -> Tile:
+    """The tile that most products have: its vectors are an eighth of the registers."""
+    return Tile(USUAL_ROWS, target.registers // 8, min(16, target.lanes(p.c.a.dtype.bits)))
 
 
 @lru_cache(maxsize=1 << 10)
-def _tiles(m: int, n: int, k: int, bits: int, copied: bool, far: bool, apart: bool, target: Target
-           ) -> list[tuple[float, Tile]]:
-    """`far`, `apart`: rows of B in place are far from each other, or pages."""
-    width, rate = min(16, target.lanes(bits)), machine(target).declared.fma_per_cycle
-    widths = [(width, rate)] if rate > 1 else [(width, 1), (width // 2, 2)]  # two half vectors begin in a cycle
+def best_tiles(p: Product, target: Target) -> tuple[tuple[float, Tile], ...]:
+    """The most promising register tiles, with the cycles that they take at least: where A is copied, of as many rows as
+    lanes copy; where two half vectors begin in a cycle, of these as well."""
+    width, facts = min(16, target.lanes(p.c.a.dtype.bits)), machine(target)
+    widths = [(width, facts.declared.fma_per_cycle)]
+    if facts.declared.fma_per_cycle == 1:
+        widths.append((width // 2, 2))
     spare = 1 if target.registers <= FEW_REGISTERS else SPARE_REGISTERS
-    side_by_side = machine(target).declared.side_by_side
-    found = []
+    found: list[tuple[float, Tile]] = []
     for width, rate in widths:
-        for vectors in range(1, min(target.registers // 4, n // width) + 1):
-            steps = cycles_by_rows(m, vectors, rate, vectors * width * max(bits // 8, 4), k, far, apart, target)
-            tile, across = machine(target).costs.tile, ceil(n / (vectors * width))
-            for rows in range(1, min((target.registers - vectors - spare) // vectors, m) + 1):
-                if rows not in COPIED_A_ROWS if copied else side_by_side < rows < m:
-                    continue
-                cycles = ceil(m / rows) * across * (steps(rows) * k + tile + rows * vectors)
-                if (rows, vectors) == (DEFAULT_ROWS, target.registers // 8) and not apart:
-                    cycles *= SWITCH_GAIN
-                found.append((cycles, Tile(rows, vectors, width)))
-    return found
+        for vectors in range(1, min(target.registers // 4, p.n // width) + 1):
+            for rows in range(1, min((target.registers - vectors - spare) // vectors, p.m) + 1):
+                if rows in COPIED_A_ROWS if p.a else not facts.declared.side_by_side < rows < p.m:
+                    nbytes = (rows + vectors * width) * p.itemsize
+                    tile = tile_cycles(rows * vectors, rows + vectors, p.k, nbytes, target, rate)
+                    found.append((ceil(p.m / rows) * ceil(p.n / (vectors * width)) * tile, Tile(rows, vectors, width)))
+    usual, made = usual_tile(p, target), copy_cycles(p, target)
+    found.sort(key=lambda x: (round(x[0] * (GAIN if x[1] == usual else 1.0)), -x[1].rows * x[1].vectors))
+    return tuple([(cycles + made, tile) for cycles, tile in found[:CHOICES]])
 
 
-def cycles_by_rows(m: int, vectors: int, rate: int, row: int, k: int, far: bool, apart: bool, target: Target
-                   ) -> Callable[[int], float]:
-    """Cycles of a step of the sum by rows of a tile: the larger of what multiply-adds and loads take, more where there
-    are too few to hide their latency, where a panel of B, `row` bytes a step, comes from the second-level cache, and
-    where the address of each of its rows is looked up."""
-    costs = machine(target).costs
-    narrow = 1 + (costs.narrow_tile / vectors if target.registers > FEW_REGISTERS else 0.0)
-    beside = row if apart else row // 4  # the next panel, or rows of A
-    stays, fetch = fits(k * (row + beside), 1, target), row / (costs.l2_bytes_far if far else costs.l2_bytes)
-
-    def cycles(rows: int) -> float:
-        copies = rows * vectors
-        step = max(copies / rate, (rows + vectors) / costs.loads)
-        step = (step + costs.missing_chain * max(costs.chains - copies, 0)) * narrow
-        if m > rows and not stays:
-            step = max(step, fetch) + costs.l2_lost * fetch
-        return step + costs.far_row if apart else step
-    return cycles
+def copy_cycles(p: Product, target: Target) -> float:
+    """Cycles that the copy of B takes at least."""
+    one, width = machine(target).plans, min(16, target.lanes(p.c.a.dtype.bits))
+    return p.k * p.n * {"": 0.0, "lanes": one.copied / width, "transposed": one.transposed}[p.b]
 
 
 def with_tile(nest: Nest, p: Product, t: Tile, target: Target) -> Plan:

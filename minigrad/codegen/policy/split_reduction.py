@@ -5,7 +5,7 @@ from minigrad.codegen.kernel.access import extent
 from minigrad.codegen.kernel.nodes import Define, Nest, Param, Store, is_sum
 from minigrad.codegen.lowering.flatten import offset
 from minigrad.codegen.policy import rows
-from minigrad.codegen.policy.split_k import part_variable
+from minigrad.codegen.policy.parts import part_variable
 from minigrad.expr import Var, product, subs
 from minigrad.target import Target
 from minigrad.value import cast, load, local, reduce, substitute, walk

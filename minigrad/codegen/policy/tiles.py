@@ -39,7 +39,7 @@ from minigrad.codegen.plan.words import narrowed
 from minigrad.codegen.policy.group_reduction import as_one
 from minigrad.codegen.policy.narrow import in_words
 from minigrad.codegen.policy.packed import size
-from minigrad.codegen.policy.split_k import best_part, in_parts
+from minigrad.codegen.policy.parts import best_part, in_parts
 from minigrad.dtype import float32, int8, int32, uint8, uint32
 from minigrad.expr import Var
 from minigrad.ops.scalars import dot_bytes

@@ -37,6 +37,7 @@ from minigrad.codegen.plan.steps import Ahead, Bind, Order, Plan, Sizes, Split, 
 from minigrad.codegen.policy import window_groups
 from minigrad.codegen.policy.blocking import MAX_VECTORS, SPARE_REGISTERS
 from minigrad.codegen.policy.lanes import MIN_PARALLEL
+from minigrad.codegen.policy.product import Way
 from minigrad.codegen.policy.window_layout import coordinate, operand
 from minigrad.errors import present
 from minigrad.expr import Index, Var, coefficient
@@ -77,6 +78,14 @@ def plan(nest: Nest, target: Target) -> tuple[Nest, Plan] | str:
     plain = plain_variables((nest,))
     sizes = tuple([v.name for v in (*window.planes, *window.extra) if v.name in plain])
     return window.nest, Plan("window", (*((Sizes(sizes),) if sizes else ()), *steps))
+
+
+def way(nest: Nest, target: Target) -> Way | None:
+    """The staged rows of a window; None where there is none."""
+    found = plan(nest, target)
+    if isinstance(found, str):
+        return None
+    return Way("window", ((0.0, "rows"),), lambda _, to: found if to is target else plan(nest, to))  # type: ignore
 
 
 def _refused(window: Window, target: Target) -> str:

@@ -37,7 +37,7 @@ from minigrad.codegen.plan.box import PADDING
 from minigrad.codegen.plan.steps import Bind, Order, Plan, Split, Stage, Step
 from minigrad.codegen.policy.blocking import is_plain, size
 from minigrad.codegen.policy.group_reduction import GROUP
-from minigrad.codegen.policy.split_k import best_part, in_parts
+from minigrad.codegen.policy.parts import best_part, in_parts
 from minigrad.codegen.policy.window_layout import coordinate, operand
 from minigrad.errors import present
 from minigrad.expr import Var, bounds

@@ -160,9 +160,8 @@ def test_words_are_counted_as_one(dtype: str, kind: str, group: int) -> None:
     target, m, k, n = replace(TARGETS["vnni"], units=1), 48, 128, 64
     a, b = (tensor(*shape).cast(dtype).realize() for shape in ((m, k), (k, n)))
     kernel = flat_kernel(a.matmul(b, dtype="int32" if dtype == "int8" else "float32"), target)
-    planned = packed.plan(kernel.nests[0], target)
-    assert not isinstance(planned, str)
-    nest, plan = planned
+    way = next(packed.ways(kernel.nests[0], target))
+    nest, plan = way.made(way.choices[0][1], target)
     found = counts(resolve(nest, plan), target)
     assert f"tile_{kind}_" in str(plan) and found.gathers == found.single == 0
     products = m * n * k // group // 16 * (machine(target).costs.dot_step if dtype == "bfloat16" else 1)

@@ -45,7 +45,6 @@ def test_weights_that_each_call_would_copy(rows: int, policy: str, width: int) -
 
 
 @pytest.mark.parametrize("result", [
-    lambda: product(32, ALONG),  # its tile would have 4 rows
     lambda: product(129, ALONG), lambda: product(64, ALONG, 2304), lambda: product(64, ALONG, 300, 250),
     lambda: product(64, ALONG, 64, 64), lambda: product(1, ACROSS), lambda: product(2, ALONG),
     lambda: (tensor(64, 256) @ tensor(256, 256).T).softmax(),
@@ -63,11 +62,11 @@ def test_a_matrix_that_is_read_both_ways_stays() -> None:
 
 @pytest.mark.parametrize("target", [AVX512, AVX2])
 @pytest.mark.parametrize("lies", [ALONG, ACROSS])
-@pytest.mark.parametrize("rows", [4, 16, 18])
+@pytest.mark.parametrize("rows", [4, 16, 64])
 def test_panels_compute_the_same(rows: int, lies: str, target: Target) -> None:
     kernel = last_kernel(product(rows, lies).relu() + tensor(256), target)
     made = panelled(kernel, frozenset({"p1"}), target)
-    if (rows, lies) in ((4, ALONG), (18, ACROSS)):
+    if (rows, lies) in ((4, ALONG), (64, ACROSS)) or (rows, lies, target) == (16, ALONG, AVX512):
         assert made is None
         return
     assert made is not None

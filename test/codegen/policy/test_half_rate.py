@@ -2,7 +2,8 @@
 from dataclasses import replace
 
 import pytest
-from support.packed import AVX2, AVX512, flat_kernel, tensor
+from support.packed import AVX2, AVX512, tensor
+from support.panels import planned, product
 from support.plan_reading import copies
 from support.stream import computes, last_kernel, panels, streamed
 
@@ -12,7 +13,6 @@ from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.machines.machine import machine
 from minigrad.codegen.panels import panelled
 from minigrad.codegen.plan.steps import Plan, Split
-from minigrad.codegen.policy.panels import plan
 from minigrad.target import Target
 
 HALF = replace(AVX512, name="half", cpu="znver4")
@@ -26,8 +26,7 @@ def test_which_processors_those_are() -> None:
 
 def tile(m: int, n: int, k: int, target: Target) -> dict[str, int]:
     """Sizes of the splits of a product's plan, by the loop that blocks run in."""
-    found = plan(flat_kernel(tensor(m, k) @ tensor(k, n), target).nests[0], target)
-    assert isinstance(found, Plan), found
+    _, found = planned(product(m, n, k, target), target)
     return {s.outer: s.size for s in found.steps if isinstance(s, Split)}
 
 

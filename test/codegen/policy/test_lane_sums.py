@@ -17,11 +17,13 @@ from minigrad.codegen.ir.nodes import Function, Loop, Prefetch, Store
 from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.plan.build import build
+from minigrad.codegen.plan.sizes import with_sizes
 from minigrad.codegen.plan.steps import Ahead, Order, Parts, Plan, Split
 from minigrad.codegen.plan.text import parse_plan
-from minigrad.codegen.policy.choose import choose_plan
+from minigrad.codegen.policy.contraction import way
 from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.transforms.unroll import unroll
+from minigrad.errors import present
 from minigrad.expr import evaluate, variables
 from minigrad.target import Target
 
@@ -40,9 +42,12 @@ def product(m: int, n: int, k: int, dtype: str) -> Kernel:
 
 
 def planned(kernel: Kernel, target: Target) -> Plan:
-    _, plan = choose_plan(kernel.nests[0], target)
-    assert isinstance(plan, Plan) and plan.pattern == "contraction" and "r0l" in plan.bound("vector")
-    return plan
+    """The plan of the most promising tile of several sums."""
+    in_place = present(way(kernel.nests[0], target), "no operand is used several times")
+    tile = next(tile for _, (tile, _) in in_place.choices if tile)  # type: ignore[misc]
+    nest, plan = in_place.made((tile, True), target)
+    assert "r0l" in plan.bound("vector")
+    return with_sizes(nest, plan)
 
 
 def without(plan: Plan, kind: type) -> Plan:

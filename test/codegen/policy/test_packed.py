@@ -13,8 +13,10 @@ from support.packed import (
     CASES,
     TARGETS,
     TINY,
+    all_blocks,
     arguments,
     built,
+    each_choice,
     equal_the_kernel,
     flat_kernel,
     gradient_of_conv,
@@ -24,19 +26,17 @@ from support.packed import (
 )
 
 from minigrad import Tensor, config
+from minigrad.codegen.cost.plans import estimate
 from minigrad.codegen.ir.interpret import interpret_function
-from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.kernel.interpret import interpret_kernel
-from minigrad.codegen.kernel.nodes import Kernel, Nest, Param
+from minigrad.codegen.kernel.nodes import Kernel, Param
 from minigrad.codegen.passes import stages_of
 from minigrad.codegen.patterns.recognise import Contraction, recognise
-from minigrad.codegen.plan.steps import Plan, Stage
 from minigrad.codegen.policy import packed as packed_module
 from minigrad.codegen.policy import split_k as split_k_module
 from minigrad.codegen.policy.blocking import Blocks
-from minigrad.codegen.policy.packed import options, packed, plan
-from minigrad.codegen.policy.packed_swapped import swapped_windows
+from minigrad.codegen.policy.packed import ways, why_unpacked
 from minigrad.codegen.policy.window_axes import swapped
 from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.render.opencl import render_opencl
@@ -51,26 +51,20 @@ def gradient_by_weights(x: Tensor, w: Tensor) -> Tensor:
     return x.conv2d(w, padding=1).gradient(w, gradient=tensor(x.shape[0], w.shape[0], *x.shape[2:]))[0]
 
 
-def packed_functions(kernel: Kernel, target: Target) -> list[Function]:
-    functions = []
-    for nest in kernel.nests:
-        found = recognise(nest)
-        assert isinstance(found, Contraction), found
-        functions.append(built(kernel, nest, packed(found, target)))
-    return functions
-
-
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("case", CASES)
 @one_in(3)
 def test_packed_equals_the_kernel(case: str, target: Target) -> None:
+    """Each time by another choice of another way to copy operands."""
     kernel = flat_kernel(CASES[case](), target)
-    equal_the_kernel(kernel, packed_functions(kernel, target))
+    found, turn = each_choice(kernel, target), 3 * list(CASES).index(case) + TARGETS.index(target)
+    equal_the_kernel(kernel, [built(kernel, nest, made) for nest, made in zip(
+        kernel.nests, found[turn % len(found)], strict=True)])
 
 
-def of_windows(found: Contraction, target: Target, swapped: bool) -> Blocks | None:
+def of_windows(kernel: Kernel, target: Target, swapped: bool) -> Blocks:
     """The first choice that packs a window as a box."""
-    return next((p for _, p in options(found, target) if p.windows and p.swapped == swapped), None)
+    return next(made for made in all_blocks(kernel.nests[0], target) if made.windows and made.swapped == swapped)
 
 
 WINDOWS = {
@@ -101,14 +95,10 @@ WINDOWS = {
 @pytest.mark.parametrize("target", [AVX512, TINY], ids=lambda t: t.name)
 @pytest.mark.parametrize("case", WINDOWS)
 def test_windows_are_packed_once_per_element(case: str, target: Target) -> None:
+    """Each time by another choice of another way that does so: as they are, and as rows."""
     kernel = flat_kernel(WINDOWS[case](), target)
-    plans = []
-    for nest in kernel.nests:
-        found = recognise(nest)
-        assert isinstance(found, Contraction), found
-        plans.append(of_windows(found, target, "weight gradient" in case) or packed(found, target))
-    assert any(p.windows for p in plans)
-    check_plans(kernel, plans)
+    found = [made for made in each_choice(kernel, target) if any(blocks.windows for blocks in made)]
+    check_plans(kernel, found[(list(WINDOWS).index(case) + 2 * (target is TINY)) % len(found)])
 
 
 @pytest.mark.parametrize("case", [
@@ -120,13 +110,12 @@ def test_convolutions_with_lanes_along_channels(case: str) -> None:
     for nest in kernel.nests:
         found = recognise(nest)
         assert isinstance(found, Contraction), found
-        made = swapped_windows(found, 8, AVX2)
-        assert made is not None
-        outer, inner = next(tap for _, tap in made[1].windows), made[1].m[-1][0]
+        made = next(made for made in all_blocks(nest, AVX2) if made.swapped)
+        outer, inner = next(tap for _, tap in made.windows), made.m[-1][0]
         sizes = {v.name: v.hi + 1 for v in swapped(found).m}
         cut, last = (max(d for d in range(1, sizes[v] // 2 + 1) if sizes[v] % d == 0) for v in (outer, inner))
-        m = tuple((name, cut if name == outer else part) for name, part in made[1].m)
-        plans.append(replace(made[1], m=m, rows=last))
+        m = tuple((name, cut if name == outer else part) for name, part in made.m)
+        plans.append(replace(made, m=m, rows=last))
     check_plans(kernel, plans)
 
 
@@ -145,11 +134,8 @@ def check_plans(kernel: Kernel, plans: list[Blocks]) -> None:
 @pytest.mark.parametrize("images, rows", [(2, 4), (3, 4), (1, 3)])
 def test_windows_in_blocks_of_images_and_of_rows(images: int, rows: int) -> None:
     kernel = flat_kernel(tensor(5, 2, 4, 5).conv2d(tensor(6, 2, 3, 3), padding=1))
-    found = recognise(kernel.nests[0])
-    assert isinstance(found, Contraction)
-    made = of_windows(found, AVX2, False)
-    assert made is not None
-    n = tuple((v.name, part) for v, part in zip(found.n, (images, rows, 5), strict=True))
+    made = of_windows(kernel, AVX2, False)
+    n = tuple((name, part) for (name, _), part in zip(made.n, (images, rows, 5), strict=True))
     check_plans(kernel, [replace(made, n=n)])
 
 
@@ -158,17 +144,16 @@ def test_swapped_windows_in_blocks_of_images_and_of_rows(images: int, rows: int)
     x, w = tensor(5, 3, 7, 6), tensor(10, 3, 3, 3)
     w.requires_grad = True
     kernel = flat_kernel(x.conv2d(w, padding=1).gradient(w, gradient=tensor(5, 10, 7, 6))[0])
-    found = recognise(kernel.nests[0])
-    assert isinstance(found, Contraction)
-    made = swapped_windows(found, 8, AVX2)
-    assert made is not None
-    k = tuple((v.name, part) for v, part in zip(found.k, (images, rows, 6), strict=True))
-    check_plans(kernel, [replace(made[1], k=k, m=(("i1", 2), ("i2", 3), ("i3", 3)))])
+    made = of_windows(kernel, AVX2, True)
+    k = tuple((name, part) for (name, _), part in zip(made.k, (images, rows, 6), strict=True))
+    check_plans(kernel, [replace(made, k=k, m=(("i1", 2), ("i2", 3), ("i3", 3)))])
 
 
 @pytest.mark.parametrize("case", ["a @ b", "conv", "epilogue", "weight gradient"])
 def test_packed_renders_in_every_language(case: str) -> None:
-    for function in packed_functions(flat_kernel(CASES[case]()), AVX2):
+    kernel = flat_kernel(CASES[case]())
+    for made in all_blocks(kernel.nests[0], AVX2):
+        function = built(kernel, kernel.nests[0], made)
         assert render_llvm(function, AVX2).scratch > 0
         program = render_opencl(function, replace(AVX2, language="opencl", local_memory=1 << 20))
         assert "__local float" in program.source and program.scratch > 0 and program.group == 1
@@ -203,23 +188,25 @@ def test_what_is_no_contraction_says_why(result, reason: str) -> None:
     assert isinstance(found, str) and found.startswith("not a contraction: ") and reason in found
 
 
-def test_small_products_stay_unpacked() -> None:
-    def chosen(m: int, n: int, k: int) -> tuple[Nest, Plan] | str:
-        return plan(flat_kernel(tensor(m, k) @ tensor(k, n)).nests[0], AVX2)
+def test_what_is_not_packed_says_why() -> None:
+    def reason(m: int, n: int, k: int) -> str:
+        return why_unpacked(flat_kernel(tensor(m, k) @ tensor(k, n)).nests[0], AVX2)
 
-    assert not isinstance(chosen(300, 310, 300), str)
-    assert "in place" in str(chosen(256, 256, 256))
-    assert "too small" in str(chosen(32, 32, 32))
-    assert "too small" in str(chosen(4, 2048, 2048))
-    assert "not a contraction" in str(chosen(1, 2048, 2048))
+    assert reason(300, 310, 300) == reason(64, 64, 16) == ""
+    assert reason(32, 32, 32) == "not packed: M=32 N=32 K=32 is too small"
+    assert reason(300, 300, 15) == "not packed: M=300 N=300 K=15 is too small"
+    assert reason(1, 2048, 2048).startswith("not a contraction: ")
+    kernel = flat_kernel(tensor(300, 300) @ tensor(300, 300))
+    assert "a GPU has too little memory" in why_unpacked(kernel.nests[0], replace(AVX2, vector_bytes=4))
 
 
 def test_blocks_fit_the_caches() -> None:
     for m, n, k in ((2048, 2048, 2048), (64, 3136, 576), (1000, 50, 4000), (13, 9000, 27)):
         for target in (AVX512, AVX2):
             kernel = flat_kernel(tensor(m, k) @ tensor(k, n), target)
-            program = render_llvm(stages_of(kernel, target).stages[0].function, target)
-            assert program.scratch <= target.l2 * 1.1
+            for made in all_blocks(kernel.nests[0], target, 2):
+                program = render_llvm(built(kernel, kernel.nests[0], made), target)
+                assert 0 < program.scratch <= target.l2 * 1.1
 
 
 def test_convolutions_of_a_network_share_programs_and_need_no_buffer() -> None:
@@ -274,19 +261,18 @@ def test_on_processors(case: str, make, expected, device: str) -> None:
     lambda: gradient_by_weights(tensor(2, 64, 28, 28), tensor(64, 64, 3, 3)),
 ], ids=["a @ b", "a.T @ b", "a @ b.T", "conv", "strided conv", "weight gradient"])
 def test_no_accumulator_lives_on_the_stack(make, target: Target, register: str) -> None:
+    """In any way to copy operands."""
     kernel = flat_kernel(make(), target)
-    found = recognise(kernel.nests[0])
-    assert isinstance(found, Contraction)
-    made = packed(found, target)
-    program = render_llvm(built(kernel, kernel.nests[0], made), target)
-    lines = assembly(program.links[0].source if program.links else program.source, target.cpu).splitlines()
-    sums = [line for line in lines if "vfmadd" in line]
-    assert len(sums) % (made.rows * made.vectors) == 0 and all(register in line for line in sums)
-    first, last = (k for k, line in enumerate(lines) if line is sums[0] or line is sums[-1])
-    start = max(k for k in range(first) if lines[k].endswith(":"))
-    stop = next(k for k in range(last, len(lines)) if lines[k].startswith("\tj"))
-    inner = lines[start:stop]
-    assert not [line for line in inner if register in line and "%rsp" in line], "\n".join(inner)
+    for made in all_blocks(kernel.nests[0], target):
+        program = render_llvm(built(kernel, kernel.nests[0], made), target)
+        lines = assembly(program.links[0].source if program.links else program.source, target.cpu).splitlines()
+        sums = [line for line in lines if "vfmadd" in line]
+        assert len(sums) % (made.rows * made.vectors) == 0 and all(register in line for line in sums)
+        first, last = (k for k, line in enumerate(lines) if line is sums[0] or line is sums[-1])
+        start = max(k for k in range(first) if lines[k].endswith(":"))
+        stop = next(k for k in range(last, len(lines)) if lines[k].startswith("\tj"))
+        inner = lines[start:stop]
+        assert not [line for line in inner if register in line and "%rsp" in line], "\n".join(inner)
 
 
 @pytest.mark.parametrize("target", [AVX512, AVX2], ids=lambda t: t.name)
@@ -297,7 +283,7 @@ def test_a_long_sum_with_few_outputs_is_split(target: Target, monkeypatch: pytes
     kernel = flat_kernel((tensor(20, 160).relu() @ tensor(160, 24) + tensor(24)).relu(), target)
     scratch: list[Param] = []
     nests = split_k_module.split_k(kernel.nests[0], scratch, target)
-    assert len(nests) == 2 and len(scratch) == 1 and not isinstance(plan(nests[0], target), str)
+    assert len(nests) == 2 and len(scratch) == 1 and not why_unpacked(nests[0], target)
     assert split_k_module.split_k(kernel.nests[0], [], replace(target, units=64)) == nests
     parts_equal_the_kernel(kernel, nests, scratch)
 
@@ -305,9 +291,8 @@ def test_a_long_sum_with_few_outputs_is_split(target: Target, monkeypatch: pytes
 def test_what_is_read_across_is_transposed_in_registers() -> None:
     """Weights along the lanes: whole vectors along K, transposed in registers."""
     kernel = flat_kernel(tensor(1, 512, 7, 7).conv2d(tensor(512, 512, 3, 3), padding=1), AVX512)
-    stage = stages_of(kernel, AVX512).stages[0]
-    assert isinstance(stage.plan, Plan) and stage.plan.results is not None and stage.plan.results.transposed
-    source = render_llvm(stage.function, AVX512).source
+    function = built(kernel, kernel.nests[0], of_windows(kernel, AVX512, True))
+    source = render_llvm(function, AVX512).source
     assert source.count("shufflevector <16 x float>") >= 64 and "insertelement <16 x float> %" not in source
 
 
@@ -323,12 +308,15 @@ def test_weight_gradients_on_the_cpu() -> None:
 
 def test_operands_whose_lines_do_not_stay_near_are_packed() -> None:
     """A gradient by data reads one tap of the weights, 9 elements apart: a line for each row and step of the sum."""
-    def of(kernel: int) -> list[Stage]:
+    def memory(kernel: int) -> bool:
+        """True where memory takes longest if they are read in place."""
         x, w = tensor(1, 64, 56, 56), tensor(128, 64, kernel, kernel)
         x.requires_grad = True
         y = x.conv2d(w, stride=2, padding=kernel // 2)
-        made = plan(flat_kernel(y.gradient(x, gradient=tensor(*y.shape))[0], AVX512).nests[0], AVX512)
-        assert not isinstance(made, str)
-        return list(made[1].stages)
+        nest = flat_kernel(y.gradient(x, gradient=tensor(*y.shape))[0], AVX512).nests[0]
+        own, plan = next(made for way in ways(nest, AVX512) for made in [way.made(way.choices[0][1], AVX512)]
+                         if len(made[1].stages) == 1)
+        found = estimate(own, plan, AVX512)
+        return found.memory > max(found.arithmetic, found.ports)
 
-    assert len(of(3)) == 2 and len(of(1)) == 1
+    assert memory(3) and not memory(1)
