@@ -16,11 +16,12 @@ from minigrad.errors import MinigradError
 
 
 def search_for(seconds: float) -> Callable[..., tuple[Any, Outcome]]:
-    """`captured_and_searched` for so many seconds, with progress on stderr. Raises MinigradError."""
+    """`captured_and_searched` for so many seconds, with progress on stderr, of kernels that no search knows. Raises
+    MinigradError."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
         raise MinigradError(f"[jit] expected a time in seconds to search, got {seconds!r}")
     return partial(captured_and_searched, start=partial(
-        Search, seconds, say=lambda line: print(f"[search] {line}", file=sys.stderr)))
+        Search, seconds, say=lambda line: print(f"[search] {line}", file=sys.stderr), again=False))
 
 
 def captured_and_searched(capture: Callable[[], Any], kept: Callable[[], list[Capture]], start: Callable[[], Search]

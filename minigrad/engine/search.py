@@ -28,7 +28,7 @@ from minigrad.codegen.plan.several import AnyPlan
 from minigrad.engine.compiled import forget_plans
 from minigrad.engine.scene import Clock, Scene, Timing, Work, read
 from minigrad.engine.trial import MOST_RUNS, Found, Trial, alike, predicted
-from minigrad.engine.tuned import Row, file_of, keep_rows, machine_of, put_in_force
+from minigrad.engine.tuned import Row, file_of, keep_rows, known_best, machine_of, put_in_force, steps_of
 from minigrad.errors import MinigradError, present, quantity
 from minigrad.runtime.device import Device
 
@@ -57,11 +57,12 @@ class Outcome:
 
 
 class Search:
-    """One search: `of` some works, for `seconds`. `rounding` lets plans divide sums in another way."""
+    """One search: `of` some works, for `seconds`. `rounding` lets plans divide sums in another way; `again` searches
+    kernels that were searched before as well."""
 
     def __init__(self, seconds: float, rounding: bool = False, replay: Sequence[Row] | None = None,
-                 clock: Clock | None = None, say: Callable[[str], None] = lambda _: None):
-        self.clock, self.rounding, self.say = clock or Clock(), rounding, say
+                 clock: Clock | None = None, say: Callable[[str], None] = lambda _: None, again: bool = True):
+        self.clock, self.rounding, self.say, self.again = clock or Clock(), rounding, say, again
         self.replay = None if replay is None else {row.name: row for row in replay}
         self.end = self.clock.now() + seconds
         self.until = self.end - CONFIRM * seconds
@@ -84,6 +85,12 @@ class Search:
             for plan, times in Counter([id(work.plan) for work in works]).items():
                 scenes.append(Scene(next(work for work in works if id(work.plan) == plan), times))
             self.outcome.kernels = kernels_of(scenes)
+            if not self.again:
+                known = {id(found.device): known_best(found.device) for found in self.outcome.kernels}
+                self.outcome.kernels = [found for found in self.outcome.kernels if (
+                    found.name, steps_of(str(found.before))) not in known[id(found.device)]]
+            if not self.outcome.kernels:
+                return
             for _ in range(2):  # the first one wakes clocks and caches
                 self._step(scenes, {})
             self._shares(scenes)
@@ -156,13 +163,12 @@ class Search:
 
     def _note(self, found: Found) -> None:
         """Writes a row beside those that are kept, for `--replay`, in case that a driver takes the process with it."""
-        device = found.places[0][0].device
-        path = file_of(device)
+        path = file_of(found.device)
         if path is not None:
             path = path.with_name(f"{path.stem}.{os.getpid()}.tried")
             self.noted.add(path)
             with suppress(OSError):
-                keep_rows(path, [_row(found, device, self.rounding)])
+                keep_rows(path, [_row(found, self.rounding)])
 
     # ---- all of them ----
 
@@ -171,8 +177,6 @@ class Search:
         there."""
         winners = {(scenes.index(scene), at): found for found in self.outcome.kernels if found.best is not None
                    for scene, at in found.places}
-        if not winners:
-            return
         for found in self._differing(scenes, winners):
             found.best = None
         winners = {place: found for place, found in winners.items() if found.best is not None}
@@ -195,7 +199,8 @@ class Search:
             self.outcome.before = Timing([sum(old.values()) for old, _ in pairs])
             self.outcome.after = Timing([sum((new if place in better else old)[place] for place in old)
                                          for old, new in pairs])
-        self._keep([found for found in self.outcome.kernels if found.best is not None])
+        whole = self.replay is None and not self.outcome.ended
+        self._keep([found for found in self.outcome.kernels if found.best is not None or (whole and found.tried)])
 
     def _gains(self, found: Found, winners: dict[tuple[int, int], Found],
                times: dict[tuple[bool, bool], list[dict[tuple[int, int], float]]]) -> bool:
@@ -231,15 +236,16 @@ class Search:
                     wrong.append(found)
         return wrong
 
-    def _keep(self, kept: Sequence[Found]) -> None:
-        """Writes rows and puts them in force."""
+    def _keep(self, tried: Sequence[Found]) -> None:
+        """Writes rows, and puts those in force that gain. A row that was in force before stays where none is better."""
         by_device: dict[int, tuple[Device, list[Row]]] = {}
-        for found in kept:
-            device = found.places[0][0].device
-            by_device.setdefault(id(device), (device, []))[1].append(_row(found, device, self.rounding))
+        for found in tried:
+            row = _row(found, self.rounding)
+            if found.best is not None or not row.gains:
+                by_device.setdefault(id(found.device), (found.device, []))[1].append(row)
         for device, rows in by_device.values():
             use_rows(device, rows)
-            self.outcome.rows += rows
+            self.outcome.rows += [row for row in rows if row.gains]
 
 
 def use_rows(device: Device, rows: Sequence[Row]) -> None:
@@ -258,18 +264,20 @@ def use_rows(device: Device, rows: Sequence[Row]) -> None:
     forget_plans()
 
 
-def _row(found: Found, device: Device, rounding: bool) -> Row:
+def _row(found: Found, rounding: bool) -> Row:
+    """The row of a kernel that was searched, with the plan that it had where none was faster."""
+    device, best = found.device, found.best or found.before
     units, parts, _ = drafted(found.kernel, device.target)
-    facts = {"machine": machine_of(device), "driver": device.driver, "date": date.today().isoformat(),
-             "time": str(found.new), "before": str(found.old)}
-    old, new = (predicted(units[found.stage][0], plan, device)
-                for plan in (found.before, present(found.best, "[search] expected a plan")))
+    facts = {"machine": machine_of(device), "driver": device.driver, "date": date.today().isoformat()}
+    if found.best is not None:
+        facts |= {"time": str(found.new), "before": str(found.old)}
+    old, new = (predicted(units[found.stage][0], plan, device) for plan in (found.before, best))
     if rounding:
         facts["rounding"] = "any"
-    if old and new:
+    if found.best is not None and old and new:
         facts["predicted"] = f"{new:.3g} cycles, before {old:.3g}"
     return Row(found.name, {**facts, "kernel": print_kernel(parts[found.stage]).rstrip("\n"),
-                            "instead": str(units[found.stage][1]), "plan": str(found.best)})
+                            "instead": str(units[found.stage][1]), "plan": str(best)})
 
 
 def kernels_of(scenes: Sequence[Scene]) -> list[Found]:

@@ -25,7 +25,7 @@ from minigrad.runtime.device import Buffer, Device, Launch
 
 BATCH, ROUNDS, BEAM, STALE, MOST_TEXT = 8, 3, 2, 3, 5
 """Plans that are compiled together, and rounds that compilers are to leave time for; the best ones whose neighbours
-come next; rounds with little gain that end it; how long the text of a program may be, over that of the plan in force."""
+come next; rounds with little gain that end it; how long a program's text may be, over that of the plan in force."""
 
 LITTLE, KNOWN, MOST_RUNS, LEAST_RUNS = 0.03, 0.02, 15, 3
 """Gain of a round that is little; error to which a time is to be known; runs of one plan at most and at least."""
@@ -55,6 +55,11 @@ class Found:
     new: Timing = field(default_factory=Timing)
     best: AnyPlan | None = None
     launch: Callable[[Launch], Launch] | None = None
+
+    @property
+    def device(self) -> Device:
+        """The device that it runs on."""
+        return self.places[0][0].device
 
 
 class Trial:

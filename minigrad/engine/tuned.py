@@ -19,7 +19,8 @@
 
 `<cache>/tuned/<device>.plans` has those of searches here, `codegen/machines/<name>.plans` those that are shared. A row
 holds for the kernel whose text it has, for its machine and driver where it names them, and in place of the plan that it
-was found to be faster than. What is no row is told and left out.
+was found to be faster than. Where that is its own plan, a search found none that is faster. What is no row is told and
+left out.
 """
 from __future__ import annotations
 
@@ -60,6 +61,11 @@ class Row:
     def key(self) -> tuple[str, str, str]:
         """There is one row for each."""
         return self.name, self.facts.get("machine", ""), self.facts.get("driver", "")
+
+    @property
+    def gains(self) -> bool:
+        """True where the plan is another one than it was compared with."""
+        return self.facts["plan"] != self.facts.get("instead")
 
     def __str__(self) -> str:
         lines = [f"row {self.name}"]
@@ -148,12 +154,28 @@ def _readable(path: Path) -> list[Row]:
 
 def put_in_force(device: Device, rows: Sequence[Row]) -> None:
     """Has a device use those of the rows that are for it, the last one for each kernel, and no others."""
-    mine = {"machine": machine_of(device), "driver": device.driver}
     fit = {row.name: (row.facts["kernel"] + "\n", row.facts.get("instead", ""), row.facts["plan"]) for row in rows
-           if all([row.facts.get(name, here) == here for name, here in mine.items()])}
+           if row.gains and is_for(row, device)}
     if fit or device.tuned:
         digest = sha256(repr(sorted(fit.items())).encode()).hexdigest()
         device.tuned = Tuned(digest, fit) if fit else None
+
+
+def is_for(row: Row, device: Device) -> bool:
+    """True where a row names no other machine and no other driver."""
+    mine = {"machine": machine_of(device), "driver": device.driver}
+    return all([row.facts.get(name, here) == here for name, here in mine.items()])
+
+
+def known_best(device: Device) -> set[tuple[str, str]]:
+    """Names of kernels, each with the steps of a plan than which a search has found nothing faster."""
+    path = file_of(device)
+    return {(row.name, steps_of(row.facts["plan"])) for row in (_readable(path) if path else ()) if is_for(row, device)}
+
+
+def steps_of(plan: str) -> str:
+    """The text of a plan without its first line, which may name a policy."""
+    return plan.partition("\n")[2]
 
 
 def keep_rows(path: Path, rows: Sequence[Row]) -> None:

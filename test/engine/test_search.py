@@ -90,6 +90,11 @@ def watched(run: Callable[[], Any] = step) -> list[Work]:
     return watch.works
 
 
+def kept(folder: Path) -> list[Row]:
+    """Rows of faster plans."""
+    return [row for row in read_rows(folder / "tuned" / "CPU.plans") if row.gains]
+
+
 def searched(clock: Clock | None = None, seconds: float = 0.3, **options: Any) -> Outcome:
     return Search(seconds, clock=clock or Fake(), **options).of(watched())
 
@@ -99,7 +104,7 @@ def test_faster_plans_are_kept_and_used_by_the_next_process(folder: Path) -> Non
     found = searched()
     assert found.rows and not found.ended and all(k.new.seconds < k.old.seconds for k in found.kernels if k.best)
     assert found.after.seconds < found.before.seconds and "faster plan" in str(found)
-    rows = read_rows(folder / "tuned" / "CPU.plans")
+    rows = kept(folder)
     assert [str(row) for row in rows] == [str(row) for row in found.rows]
     for fresh in (False, True):  # in this process, and as in another one
         if fresh:
@@ -198,7 +203,7 @@ def test_what_was_verified_before_a_device_is_lost_is_kept(folder: Path) -> None
     last = runs_of_a_search()
     found = searched(Fake(event=at_run(last - 2, raises(DeviceError("[CPU] the driver failed")))))
     assert found.ended == "[CPU] the driver failed" and found.rows and "ended early" in str(found)
-    assert len(read_rows(folder / "tuned" / "CPU.plans")) == len(found.rows)
+    assert len(kept(folder)) == len(found.rows)
     np.testing.assert_array_equal(step().numpy(), expected)
     assert not searched(Fake(event=at_run(0, raises(DeviceError("lost"))))).rows
 
@@ -387,12 +392,12 @@ def test_processes_that_search_one_step_at_once_leave_whole_rows(folder: Path) -
         return json.loads(out)
     expected = step().numpy().tolist()
     (first, _, one), (second, _, two) = map(end, [start("1"), start("2")])
-    kept = read_rows(folder / "tuned" / "CPU.plans")
-    assert first and second and {str(row) for row in kept} <= {*first, *second}
-    assert {row.name for row in kept} == {text.split()[1] for text in (*first, *second)}
+    rows = kept(folder)
+    assert first and second and {str(row) for row in rows} <= {*first, *second}
+    assert {row.name for row in rows} <= {text.split()[1] for text in (*first, *second)}
     assert [path.name for path in (folder / "tuned").iterdir()] == ["CPU.plans"]
     _, hows, three = end(start())
-    assert {row.facts["plan"].partition("\n")[2] for row in kept} <= {*hows}
+    assert {row.facts["plan"].partition("\n")[2] for row in rows} <= {*hows}
     assert one == two == three == expected
 
 
@@ -429,6 +434,21 @@ def test_jit_searches_once_and_captures_anew(capfd: pytest.CaptureFixture[str]) 
             jit(lambda x: x, search=wrong)
 
 
+def test_what_a_search_knows_is_not_searched_again(folder: Path) -> None:
+    """Neither kernels with rows nor those for which it found nothing faster; on request all of them."""
+    first = searched(seconds=1.0)
+    assert all(found.tried for found in first.kernels) and 0 < len(first.rows) < len(first.kernels)
+    text = (folder / "tuned" / "CPU.plans").read_text()
+    get_device("CPU").tuned = None
+    tuned._files.clear()
+    compiled.forget_plans()
+    second = searched(seconds=1.0, again=False)
+    assert not second.kernels and not second.rows and (folder / "tuned" / "CPU.plans").read_text() == text
+    third = searched(seconds=0.3)
+    assert {found.name for found in third.kernels} == {found.name for found in first.kernels}
+    assert {row.name for row in first.rows} <= {row.name for row in kept(folder)}
+
+
 def test_a_step_in_training_is_not_changed_by_its_search() -> None:
     def losses(**options: Any) -> list[float]:
         w = Tensor(B * 0.1, requires_grad=True).realize()
@@ -451,7 +471,8 @@ def test_drivers_are_searched_likewise(device: str, folder: Path) -> None:
         expected = step().numpy()
         found = searched(seconds=0.02)
         path = present(file_of(get_device(device)), "a file")
-        assert sum(k.tried for k in found.kernels) and len(found.rows) == (len(read_rows(path)) if path.exists() else 0)
+        rows = [row for row in read_rows(path) if row.gains]
+        assert sum(k.tried for k in found.kernels) and len(found.rows) == len(rows)
         np.testing.assert_array_equal(step().numpy(), expected)
         get_device(device).tuned = None
         compiled.forget_plans()
