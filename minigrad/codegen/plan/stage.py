@@ -60,6 +60,11 @@ class Staged:
         """The type of elements of the copy."""
         return self.factor.dtype if self.called is None else self.called.tile.panel
 
+    @property
+    def apart(self) -> bool:
+        """True where its border is filled apart from what is inside."""
+        return self.box.padded and not self.step.transposed and self.called is None
+
     def alloc(self) -> Alloc:
         return Alloc(self.memory, self.dtype, self.box.size, "local" if self.step.items else "scratch")
 
@@ -108,6 +113,10 @@ def staged(loops: Loops, step: Stage, wave: Wave | None, tile: Tiled | None, mem
         if order[k] in inside and not loops.space[order[k]]:
             last = k
     between = tuple([x for x in order[first + 1:last + 1] if x not in inside])
+    for s in loops.split.values():
+        whole = divides(s, loops.extent(s.loop)) and not loops.cut_short(s.loop)
+        if s.edge == "rest" and not whole and not loops.inside(s.inner).isdisjoint(between):
+            raise refuse(step, f"loops without a rest between {step.at} and {order[last]}", f"some of `{s}`")
     called = tile if tile is not None and step.layout[-1] == tile.word else None
     if called is None:
         made = aligned(Places(loops, wave), box(loops, step, factor.dtype.itemsize), factor, step.at, step.border)

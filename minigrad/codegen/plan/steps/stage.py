@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minigrad.codegen.plan.coordinates import COORDINATES, TRANSPOSED, Laid, leaves, terms_of
+from minigrad.codegen.plan.coordinates import COORDINATES, TRANSPOSED, Laid, base_of, leaves, terms_of
 from minigrad.codegen.plan.loops import NAME, Faults, Loops, Match, divides
 
 
@@ -69,11 +69,13 @@ class Stage(Laid):
                 yield f"{self}: expected a loop outside lanes, got {self.at} inside {x}"
         for x in own:
             if loops.kind[x] == "vector" and loops.space[x]:
-                if not self.border:
+                if not self.border or any([leaves(loops, base_of(c)[1]) == {x} for c in self.layout]):
                     yield f"{self}: expected no lanes of a sum among the coordinates, got {x}"
                 continue
             if loops.order.index(x) <= first and not (self.items and loops.kind[x] == "item"):
                 yield f"{self}: expected coordinates inside {self.at}, got {x}"
+            if loops.kind[x] == "parallel":
+                yield f"{self}: expected coordinates that one worker goes over, got {x}, which is bound parallel"
         for k, c in enumerate(self.layout):
             later = {x for d in self.layout[k + 1:] for x in leaves(loops, d)}
             short = [x for _, x in terms_of(c) if x in loops.root and x not in loops.members and loops.cut_short(x)]
