@@ -161,9 +161,8 @@ class _Check:
 
     def ones(self) -> dict[str, int]:
         """Loops that run once."""
-        loops = self.ctx.loops
-        found = {x: 0 for x in loops.order if loops.root[x].hi == 0 and loops.extent(x) == 1}
-        return found | ({self.ctx.tile.word: 0} if self.ctx.tile is not None and self.ctx.tile.word else {})
+        tile = self.ctx.tile
+        return self.ctx.loops.ones | ({tile.word: 0} if tile is not None and tile.word else {})
 
     def look_up(self, places: Mapping[str, int], written: tuple[Array, Array], value: Value | None = None) -> None:
         loops, ctx = self.ctx.loops, self.ctx

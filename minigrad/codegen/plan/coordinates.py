@@ -60,6 +60,14 @@ class Laid(Step):
                     yield f"{self}: expected {other} among the coordinates, as {x} is"
             if any([_overlap(loops, x, y) for y in names[:k]]):
                 yield f"{self}: expected each loop once among the coordinates, got {x} again"
+        own = [leaves(loops, c) for c in self.layout]
+        for k, c in enumerate(self.layout):
+            short = [x for _, x in terms_of(c) if x in loops.root and x not in loops.members and loops.cut_short(x)]
+            for p in [p for x in short for p in loops.upwards(loops.made_by[x])]:
+                if any([loops.inside(p.outer) & x for x in own[k + 1:]]):
+                    yield f"{self}: expected {c} after {p.outer}, on whose block its extent depends"
+                elif c == self.transposed and any([loops.inside(p.outer) & x for x in own]):
+                    yield f"{self}: expected {c} to be as long in every block of {p.outer}, as it is transposed"
 
 
 def _parts(loops: Loops, name: str) -> list[str]:

@@ -77,7 +77,7 @@ class ItemsCopy:
     def at(self, here: Position) -> Position:
         """`here` at the coordinates of an element."""
         loops = self.ctx.loops
-        places = {x: at for x, at in here.places.items() if loops.kind[x] != "item"}
+        places = loops.ones | {x: at for x, at in here.places.items() if loops.kind[x] != "item"}
         for c, at in zip(self.order, places_of(self.place, self.counts), strict=True):
             _, base, others = base_of(c)
             for factor, x in others:

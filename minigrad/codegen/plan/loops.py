@@ -222,6 +222,11 @@ class Loops:
         return list(dict.fromkeys(self.root.values()))
 
     @cached_property
+    def ones(self) -> dict[str, int]:
+        """The place of each loop that runs once, as its variable has one value."""
+        return {x: 0 for x in self.order if self.root[x].hi == 0 and self.extent(x) == 1}
+
+    @cached_property
     def of_stores(self) -> frozenset[Var]:
         """The variables of the domain and of inner nests, along which there are stores; not those of sums."""
         return frozenset([v for space in self.spaces if not space.is_sum for v in space.own])

@@ -78,7 +78,7 @@ def staged(loops: Loops, step: Stage, wave: Wave | None, tile: Tiled | None, mem
     coordinates = [leaves(loops, c) for c in step.layout]
     inside = frozenset().union(*coordinates)
     first = order.index(step.at)
-    outside = [*order[:first + 1], *[x for x in order if loops.root[x].hi == 0 and loops.extent(x) == 1]]
+    outside = [*order[:first + 1], *loops.ones]
     known = inside.union([x for x in outside if not step.items or loops.kind[x] != "item"])
     group = next((u for u in loops.units if isinstance(u, tuple)), ())
     bodies = [Rewriter(own).value(s.value.args[0]) for s, own in zip(group, along(group), strict=True)]

@@ -20,6 +20,8 @@ def parse_plan(text: str) -> Plan:
     steps = tuple([parse_step(line) for line in lines[1:]])
     seen = set[str]()
     for s in [s for s in steps if isinstance(s, Split)]:
+        if s.size < 1:
+            raise refuse(s, "a size from 1 on", str(s.size))
         seen.add(s.loop)
         for name in (s.outer, s.inner):
             if name in seen:

@@ -189,6 +189,36 @@ GOOD = {
   bind unroll t
   order i0 j l k t r1
 """,
+    "window": """plan
+  split i1 -> t u by 2, guard
+  split i2 -> j l by 4, guard
+  bind parallel i0
+  bind vector l
+  bind unroll u
+  order i0 t j l r0 r1 r2 u
+  stage p0 at i0 as [r0][i1+r1][i2+r2], border
+""",
+    "transposed product": """plan
+  split i0 -> b i by 4, short
+  split i -> x u by 2, guard
+  split i1 -> j l by 4, guard
+  bind parallel b
+  bind vector l
+  bind unroll u
+  order b j x l r0 u
+  stage p1 at b as [r0][i1]
+  results at b as [i][i1]
+""",
+    "updates": """plan
+  split i0 -> g m by 2, guard
+  split i1 -> h n by 4, guard
+  split r0 -> k t by 2, guard
+  bind group g h
+  bind item m n
+  order g h m n k t
+  stage p1 at k as [t][n], by items, double
+  stage p0 at k as [m][t], by items
+""",
 }
 
 
@@ -201,7 +231,7 @@ def test_a_changed_text_is_refused_or_right(name: str) -> None:
         if is_right(case, parse_plan(GOOD[name]), want):
             break
     accepted = 0
-    for _ in range(100):
+    for _ in range(140):
         text = mutated(rng, GOOD[name])
         try:
             plan = parse_plan(text)
@@ -338,11 +368,51 @@ WRONG = [
      "stage p0 at a as [b]: expected a kernel whose sums share their loops, and that has no others"),
     (PRODUCT, ["split i1 -> j l by 4", "bind vector l", "order i0 j l r0", "stage p1 at l as [r0]"],
      "stage p1 at l as [r0]: expected a serial or parallel loop, got l, which is bound vector"),
+    (PRODUCT, ["sizes i1 r0 x", "split x -> y x by 4, short"],
+     "split x -> y x by 4, short: expected names that no loop has or had, got x"),
+    (PRODUCT, ["sizes x", "split x -> y z by 4, short", "split y -> a x by 4, short"],
+     "split y -> a x by 4, short: expected names that no loop has or had, got x"),
+    (PRODUCT, ["split i0 -> a b by 5", "fuse i0 b -> c"],
+     "fuse i0 b -> c: expected parts of a loop that is split, a and b, got i0"),
+    (PRODUCT, ["split i0 -> a b by 4, rest", "split b -> c d by 2", "bind parallel a c"],
+     "bind parallel c: expected a loop that runs equally often in every block"),
+    (EMPTY, ["bind group i0 i1", "bind item r0"], "bind item r0: expected two work-items of a group at least, got 0"),
+    (PRODUCT, ["split i0 -> a b by 8, rest", "split b -> c d by 4", "split i1 -> e m by 4", "split m -> j l by 2",
+               "bind vector l", "bind unroll d", "order a e c j l r0 d", "stage p1 at e as [j][r0][l]"],
+     "stage p1 at e as [j][r0][l]: expected loops without a rest between e and j, got some of "
+     "`split i0 -> a b by 8, rest`"),
+    (PRODUCT, ["bind parallel i0 i1", "stage p1 at i0 as [r0][i1]"],
+     "stage p1 at i0 as [r0][i1]: expected coordinates that one worker goes over, got i1, which is bound parallel"),
+    (PRODUCT, ["split i1 -> j l by 4", "stage p1 at i0 as [r0][i1][l]"],
+     "stage p1 at i0 as [r0][i1][l]: expected each loop once among the coordinates, got l again"),
+    (PRODUCT, ["split r0 -> k t by 4, guard", "bind vector t", "order i0 i1 k t", "stage p1 at i1 as [k][t], border"],
+     "stage p1 at i1 as [k][t], border: expected no lanes of a sum among the coordinates, got t"),
+    (PRODUCT, ["bind parallel i0 i1", "results at i0 as [i1]"],
+     "results at i0 as [i1]: expected coordinates that one worker goes over, got i1, which is bound parallel"),
+    (PRODUCT, ["split i1 -> j jj by 5", "split jj -> v l by 4, guard", "results at i0 as [i1]"],
+     "split jj -> v l by 4, guard: expected a size that divides 5, as results of the next block of i1 follow"),
+    (PRODUCT, ["split i1 -> j l by 8, guard", "results at i0 as [j][l]"],
+     "results at i0 as [j][l]: expected i1 among the coordinates, whose last block is not whole, got j"),
     (SCATTER, ["bind parallel i0"],
      "bind parallel i0: expected serial, as elements that meet are combined in order"),
     (SCATTER, ["split i0 -> a b by 2, back"],
      "split i0, back: expected rest, as elements outside would be looked up, or combined twice"),
 ]
+
+
+@pytest.mark.parametrize("name, extents, steps", [
+    ("sums of two spaces", "1844", ["split i1 -> a b by 2", "bind group i0", "bind item a", "bind unroll b",
+                                    "order i0 a r0 b", "stage p1 at i0 as [r0][a][b], by items"]),
+    ("product", "4401", ["split i1 -> a b by 2", "split r0 -> c d by 2, guard", "bind group i0 a", "bind item b",
+                         "order i0 a b c d", "stage p0 at c as [d], by items, double"]),
+    ("transposed product", "4901", ["stage p1 at i0 as [i1][r0]"]),
+    ("product", "9171", ["split i1 -> a b by 4, guard", "order i0 b a r0", "stage p1 at a as [r0], border"]),
+    ("updates", "3471", ["bind unroll i1", "results at i0 as [i1]"])],
+    ids=["a copy of one sum of two", "a copy of nothing, ahead", "a copy of nothing", "a copy beyond the end",
+         "results written out"])
+def test_what_is_copied_is_what_is_read(name: str, extents: str, steps: list[str]) -> None:
+    case = random_case(np.random.default_rng(0), name, dict(zip("ABCD", map(int, extents), strict=True)))
+    assert is_right(case, parse_plan("\n".join(["plan", *steps])), expected(case))
 
 
 def test_copies_of_sums_beside_each_other_are_not_multiplied() -> None:

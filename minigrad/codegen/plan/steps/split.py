@@ -48,8 +48,6 @@ class Split(Cut, Step):
     def apply(self, loops: Loops) -> Loops:
         if not all([s.shapes for s in loops.steps]):
             raise refuse(self, "splits before order, bind and parts", "one after them")
-        if self.size < 1:
-            raise refuse(self, "a size from 1 on", str(self.size))
         if self.edge not in EDGES:
             raise refuse(self, f"an edge among {', '.join(EDGES)}", self.edge)
         for name in (self.outer, self.inner):

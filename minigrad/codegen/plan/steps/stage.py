@@ -76,14 +76,6 @@ class Stage(Laid):
                 yield f"{self}: expected coordinates inside {self.at}, got {x}"
             if loops.kind[x] == "parallel":
                 yield f"{self}: expected coordinates that one worker goes over, got {x}, which is bound parallel"
-        for k, c in enumerate(self.layout):
-            later = {x for d in self.layout[k + 1:] for x in leaves(loops, d)}
-            short = [x for _, x in terms_of(c) if x in loops.root and x not in loops.members and loops.cut_short(x)]
-            for p in [p for x in short for p in loops.upwards(loops.made_by[x])]:
-                if later & loops.inside(p.outer):
-                    yield f"{self}: expected {c} after {p.outer}, on whose block its extent depends"
-                elif c == self.transposed and own.keys() & loops.inside(p.outer):
-                    yield f"{self}: expected {c} to be as long in every block of {p.outer}, as it is transposed"
         for s in loops.split.values():
             parts = [loops.inside(s.outer), loops.inside(s.inner)]
             whole = divides(s, loops.extent(s.loop)) and not loops.cut_short(s.loop)
