@@ -60,14 +60,11 @@ class Laid(Step):
                     yield f"{self}: expected {other} among the coordinates, as {x} is"
             if any([_overlap(loops, x, y) for y in names[:k]]):
                 yield f"{self}: expected each loop once among the coordinates, got {x} again"
-        own = [leaves(loops, c) for c in self.layout]
-        for k, c in enumerate(self.layout):
-            short = [x for _, x in terms_of(c) if x in loops.root and x not in loops.members and loops.cut_short(x)]
-            for p in [p for x in short for p in loops.upwards(loops.made_by[x])]:
-                if any([loops.inside(p.outer) & x for x in own[k + 1:]]):
-                    yield f"{self}: expected {c} after {p.outer}, on whose block its extent depends"
-                elif c == self.transposed and any([loops.inside(p.outer) & x for x in own]):
-                    yield f"{self}: expected {c} to be as long in every block of {p.outer}, as it is transposed"
+        own = {y for c in self.layout for y in leaves(loops, c)}
+        for x in [x for x in names if x in loops.root and x not in loops.members and loops.cut_short(x)]:
+            for s in loops.upwards(loops.made_by[x]):
+                if s.outer != x and not own.isdisjoint(loops.inside(s.outer)):
+                    yield f"{self}: expected {s.loop} among the coordinates, as the extent of {x} depends on {s.outer}"
 
 
 def _parts(loops: Loops, name: str) -> list[str]:

@@ -57,7 +57,8 @@ class Results(Laid):
             if x in loops.parts:
                 yield f"{self}: expected sums without parts, got {x}"
         for s in loops.split.values():
-            if s.edge in ("back", "rest") and not divides(s, loops.extent(s.loop)) and loops.inside(s.outer) & inside:
+            parts = loops.inside(s.outer) | (loops.inside(s.inner) if s.edge == "rest" else frozenset())
+            if s.edge in ("back", "rest") and not divides(s, loops.extent(s.loop)) and parts & inside:
                 yield f"{s}: expected guard, as results go by way of memory inside {self.at}"
             if s.edge != "guard" or divides(s, loops.extent(s.loop)):
                 continue

@@ -64,8 +64,9 @@ class Stage(Laid):
         if loops.kind[self.at] not in ("serial", "parallel", *(["group"] if self.items else [])):
             yield f"{self}: expected a serial or parallel loop, got {self.at}, which is bound {loops.kind[self.at]}"
         own = dict.fromkeys(x for c in self.layout for x in leaves(loops, c))
-        for x in loops.order[:first]:
-            if loops.kind[x] == "vector" and x not in own:
+        for k, x in enumerate(loops.order):
+            around = k < first or loops.space[x] and loops.space[x] == loops.space[self.at]  # a sum's lanes open first
+            if around and loops.kind[x] == "vector" and x not in own:
                 yield f"{self}: expected a loop outside lanes, got {self.at} inside {x}"
         for x in own:
             if loops.kind[x] == "vector" and loops.space[x]:
