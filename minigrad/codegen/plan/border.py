@@ -78,12 +78,13 @@ def _row(ctx: Context, s: Staged, row: Row, lane: Index, width: int, hints: bool
 
 
 def _ahead(s: Staged, row: Row, start: Index, width: int) -> list[Stmt]:
-    """Prefetches of what is read a page after a vector: processors stop at the end of a page."""
+    """Prefetches of what is read a page after a vector that reads of each line: processors stop at the end of a page.
+    """
     out: list[Stmt] = []
     for v in walk(row.inside):
         step = coefficient(v.indices[0], row.x) if v.op == "load" and row.x in variables(v.indices[0]) else None
-        if isinstance(step, int):
-            line = LINE // v.dtype.itemsize
+        line = LINE // v.dtype.itemsize
+        if isinstance(step, int) and step <= line:
             out += [Prefetch(v.buffer, subs(v.indices[0], {row.x: start}) + k + s.ahead // v.dtype.itemsize)
                     for k in range(0, width * step, line)]
     return out
