@@ -47,7 +47,7 @@ def _order(loops: Loops) -> Faults:
         elif loops.space[x]:
             yield f"bind {kind} {x}: expected a loop of the domain, got one of {loops.root[x]}: workers share no sums"
         elif loops.cut_short(x) or any([s.edge == "rest" and x in loops.inside(s.inner)
-                                        and not divides(s, loops.extent(s.loop)) for s in loops.split.values()]):
+                                        and not loops.is_whole(s) for s in loops.split.values()]):
             yield f"bind {kind} {x}: expected a loop that runs equally often in every block"
         elif serial:
             yield f"order: expected the {kind} loop {x} before all others"

@@ -67,7 +67,7 @@ def runs(ctx: Context, outside: Sequence[str], here: Position) -> tuple[tuple[Le
     number: Index = 0
     for x, count in zip(outside, counts, strict=True):
         number = number * count + here.places[x]
-    around = max(TERMS // (terms if terms <= TERMS else ceil_div(terms, TERMS)), 1)
+    around = max(TERMS // max(terms if terms <= TERMS else ceil_div(terms, TERMS), 1), 1)
     length, found, resumed = 1, list[Level](), around > 1
     while around < total:
         if around > 1:

@@ -20,7 +20,7 @@ from minigrad.codegen.ir.nodes import Alloc
 from minigrad.codegen.kernel.value_walk import Rewriter, loaded, replace_values
 from minigrad.codegen.plan.box import Box, box, depends_on_sums, on_sums_alone
 from minigrad.codegen.plan.coordinates import leaves, terms_of
-from minigrad.codegen.plan.loops import Loops, divides, refuse
+from minigrad.codegen.plan.loops import Loops, refuse
 from minigrad.codegen.plan.matrix_units import Wave, for_unit
 from minigrad.codegen.plan.places import Places
 from minigrad.codegen.plan.position import Position
@@ -100,7 +100,7 @@ def staged(loops: Loops, step: Stage, wave: Wave | None, tile: Tiled | None, mem
         if entire and (s.edge == "back" or loops.inside(s.loop) <= coordinates[-1]):
             continue  # rows have room for whole vectors
         if s.edge in ("back", "guard") and any([loops.inside(s.loop) <= c for c in coordinates]) and \
-                not loops.pads_results(s) and (loops.cut_short(s.loop) or not divides(s, loops.extent(s.loop))):
+                not loops.pads_results(s) and not loops.is_whole(s):
             blocks = "do not reach back" if s.edge == "back" else "are whole"
             raise refuse(step, f"coordinates whose blocks {blocks}", s.loop)
     if step.items:
@@ -114,8 +114,7 @@ def staged(loops: Loops, step: Stage, wave: Wave | None, tile: Tiled | None, mem
             last = k
     between = tuple([x for x in order[first + 1:last + 1] if x not in inside])
     for s in loops.split.values():
-        whole = divides(s, loops.extent(s.loop)) and not loops.cut_short(s.loop)
-        if s.edge == "rest" and not whole and not loops.inside(s.inner).isdisjoint(between):
+        if s.edge == "rest" and not loops.is_whole(s) and not loops.inside(s.inner).isdisjoint(between):
             raise refuse(step, f"loops without a rest between {step.at} and {order[last]}", f"some of `{s}`")
     called = tile if tile is not None and step.layout[-1] == tile.word else None
     if called is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minigrad.codegen.plan.coordinates import COORDINATES, TRANSPOSED, Laid, base_of, leaves, terms_of
-from minigrad.codegen.plan.loops import NAME, Faults, Loops, Match, divides
+from minigrad.codegen.plan.loops import NAME, Faults, Loops, Match
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,7 @@ class Stage(Laid):
                 yield f"{self}: expected coordinates that one worker goes over, got {x}, which is bound parallel"
         for s in loops.split.values():
             parts = [loops.inside(s.outer), loops.inside(s.inner)]
-            whole = divides(s, loops.extent(s.loop)) and not loops.cut_short(s.loop)
-            if s.edge == "rest" and not whole and any(
+            if s.edge == "rest" and not loops.is_whole(s) and any(
                     leaves(loops, c) <= part for c in (self.at, *self.layout) for part in parts):
                 yield f"{self}: expected loops without a rest, got some of `{s}`"
         yield from self.coordinate_faults(loops)
