@@ -294,6 +294,8 @@ WRONG = [
      "split b by 3, back: expected guard, as the last block of i0 is not whole"),
     (PRODUCT, ["split r0 -> a b by 8, short", "split a -> c d by 2, guard"],
      "split a by 2, guard: expected rest or short, as blocks beyond the end have no length"),
+    (PRODUCT, ["split i0 -> a b into 5, short"],
+     "split i0 -> a b into 5, short: expected by, as blocks `into` are equally long but for the edge back, got into"),
     (PRODUCT, ["split i0 -> a b into 4, rest"],
      "split i0 into 4, rest: expected back, as `into` leaves no whole blocks"),
     (PRODUCT, ["split i0 -> a b by 4, rest", "order b a i1 r0"],
