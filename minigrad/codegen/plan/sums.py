@@ -95,7 +95,7 @@ def kept_sums(ctx: Context, group: Sequence[Define], here: Position) -> tuple[Su
     for x in ctx.middle:
         if not loops.space[x] and loops.kind[x] != "vector":
             place, size = place * loops.most(x) + here.places[x], size * loops.most(x)
-    lane = next((x for x in (*ctx.outer, *ctx.middle) if loops.kind[x] == "vector"), None)
+    lane = next((x for x in (*ctx.outer, *ctx.middle) if loops.kind[x] == "vector" and x in here.places), None)
     over = group[0].value.over
     kept = Kept(*runs(ctx, outside, here), place,
                 0 if lane is None else here.places[lane], 1 if lane is None else loops.most(lane))

@@ -420,13 +420,14 @@ WRONG = [
     ("product", "9171", ["split i1 -> a b by 4, guard", "order i0 b a r0", "stage p1 at a as [r0], border"]),
     ("transposed product", "3351", ["split r0 -> a b by 1, short", "split b -> c d by 2, rest", "bind unroll d",
                                     "order a i0 i1 c d"]),
+    ("product", "9751", ["split i1 -> a b by 4, rest", "bind vector b", "order a b r0 i0"]),
     ("product", "9151", ["stage p0 at i0 as [r0], border"]),
     ("product", "1411", ["split r0 -> a b by 1", "split i1 -> c d by 2", "bind group i0 c", "bind item d",
                          "order i0 c d a b", "stage p0 at a as [b], by items, double"]),
     ("updates", "3471", ["bind unroll i1", "results at i0 as [i1]"])],
-    ids=["one of two sums", "nothing, ahead", "nothing", "beyond the end", "no whole block",
+    ids=["one of two sums", "nothing, ahead", "nothing", "beyond the end", "no whole block", "sums kept beside lanes",
          "one element with a border", "a sum of one term", "results written out"])
-def test_what_is_copied_is_what_is_read(name: str, extents: str, steps: list[str]) -> None:
+def test_plans_that_nobody_would_choose_are_right(name: str, extents: str, steps: list[str]) -> None:
     case = random_case(np.random.default_rng(0), name, dict(zip("ABCD", map(int, extents), strict=True)))
     assert is_right(case, parse_plan("\n".join(["plan", *steps])), expected(case))
 
