@@ -421,9 +421,9 @@ WRONG = [
     ("transposed product", "3351", ["split r0 -> a b by 1, short", "split b -> c d by 2, rest", "bind unroll d",
                                     "order a i0 i1 c d"]),
     ("product", "9751", ["split i1 -> a b by 4, rest", "bind vector b", "order a b r0 i0"]),
-    ("product", "9151", ["stage p0 at i0 as [r0], border"]),
-    ("product", "1411", ["split r0 -> a b by 1", "split i1 -> c d by 2", "bind group i0 c", "bind item d",
-                         "order i0 c d a b", "stage p0 at a as [b], by items, double"]),
+    ("product", "9111", ["stage p0 at i0 as [r0], border"]),
+    ("product", "1411", ["split r0 -> a b by 1", "split b -> e f by 1", "split i1 -> c d by 2",
+                         "bind group i0 c", "bind item d", "order i0 c d a e f", "stage p0 at a as [f], by items"]),
     ("updates", "3471", ["bind unroll i1", "results at i0 as [i1]"])],
     ids=["one of two sums", "nothing, ahead", "nothing", "beyond the end", "no whole block", "sums kept beside lanes",
          "one element with a border", "a sum of one term", "results written out"])
