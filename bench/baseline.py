@@ -28,13 +28,15 @@ PARTS: dict[str, tuple[str, ...]] = {
     "node": (),
 }
 """Benchmarks with their options, each without peers."""
+LONG: dict[str, tuple[str, ...]] = {"zoo": ("--no-memory",), "scripts": ("--no-first",), "networks": ("--count", "40")}
+"""Those that take part only where they are named."""
 KEPT = ("work", "variant", "best_s", "quartiles_s", "median_s", "runs", "first_s", "load_average")
 
 
 def options_of(arguments: list[str], parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, list[str]]:
     """The options, and those that each benchmark is given."""
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), metavar="BENCHMARK",
-                        help=f"among {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS | LONG, default=list(PARTS), metavar="BENCHMARK",
+                        help=f"among {', '.join(PARTS)} (default: all these), {', '.join(LONG)}")
     options = parser.parse_args(arguments)
     given = ["--threads", str(options.threads), "--against", "none"]
     given += [word for name in ("only", "rounds") if (value := getattr(options, name)) is not None
@@ -55,7 +57,7 @@ def main(arguments: list[str]) -> int:
     rows: list[dict[str, Any]] = []
     for name in options.parts:
         rows += [{"benchmark": name} | {key: row[key] for key in KEPT if key in row}
-                 for row in measure(name, [*given, *PARTS[name]]).rows if is_kept(row)]
+                 for row in measure(name, [*given, *(PARTS | LONG)[name]]).rows if is_kept(row)]
     target = get_device("CPU").target
     head = {"processor": target.cpu, "cores": os.cpu_count(), "threads": options.threads,
             "clock": "processor time" if options.cpu_time else "wall time", "system": platform.platform(),

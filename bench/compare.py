@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import timing
-from bench.baseline import PARTS, is_kept, options_of
+from bench.baseline import LONG, PARTS, is_kept, options_of
 from bench.options import common_parser
 
 HERE = Path(__file__).resolve().parent.parent
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
     for tree in trees:
         if not (tree / "minigrad").is_dir():
             parser.error(f"expected a folder with minigrad/, got {tree}")
-    parts = [(name, [*given, *PARTS[name]]) for name in options.parts] * options.times
+    parts = [(name, [*given, *(PARTS | LONG)[name]]) for name in options.parts] * options.times
     with tempfile.TemporaryDirectory() as folder:
         old, new = _alternate(trees, parts, Path(folder))
     ratios: dict[str, list[float]] = defaultdict(list)

@@ -11,7 +11,6 @@ from bench.memory import report_peaks
 from bench.options import Bench
 from bench.report import OURS, Work
 from bench.timing import Side
-from bench.traffic import table
 from examples.efficientnet.model import STAGES
 from minigrad import config
 
@@ -54,6 +53,8 @@ def _measure(bench: Bench, mode: str, batch: int) -> None:
     labels = random.integers(0, QUICK_CLASSES, batch)
     make = trainer if mode == "train" else classifier
     if bench.options.traffic:
+        from bench.traffic import table  # it reads what a tree before may lack, which is compared all the same
+
         eager = make(quick_or_b0(bench.quick), images, labels, False)
         with config(disk_cache=False):
             for line in table(eager, batch):

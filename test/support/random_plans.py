@@ -133,12 +133,14 @@ class Case:
     dims: dict[str, int]
 
 
-def random_case(rng: Random, name: str) -> Case:
-    """A nest of a kind with random extents, 0 among them now and then, where it is no step of what is stored."""
-    extents = {x: int(rng.choice(EXTENTS)) for x in "ABCD"}
-    extents[str(rng.choice(list("ABCD")))] = int(rng.choice((7, 8, 9, 13)))
-    if name not in ("scatter", "rows", "transposed") and rng.random() < 0.1:
-        extents[str(rng.choice(list("AD" if "i2<C" in NESTS[name] else "ACD")))] = 0
+def random_case(rng: Random, name: str, extents: dict[str, int] | None = None) -> Case:
+    """A nest of a kind with random extents, or these; 0 among them now and then, where it is no step of what is
+    stored."""
+    if extents is None:
+        extents = {x: int(rng.choice(EXTENTS)) for x in "ABCD"}
+        extents[str(rng.choice(list("ABCD")))] = int(rng.choice((7, 8, 9, 13)))
+        if name not in ("scatter", "rows", "transposed") and rng.random() < 0.1:
+            extents[str(rng.choice(list("AD" if "i2<C" in NESTS[name] else "ACD")))] = 0
     text = re.sub(r"\b[ABCD]\b", lambda m: str(extents[m[0]]), NESTS[name].strip() + "\n")
     text = text.replace("LAST", str(extents["B"] - 1))
     kernel, n = parse_kernel(text), int(rng.integers(0, 21))
@@ -272,16 +274,37 @@ def _bound(rng: Random, names: list[str], outside: dict[str, int], small: set[st
     return steps
 
 
+def _coordinates(rng: Random, laid: str, text: str) -> str:
+    """Coordinates in another order, with one more or less, or with another loop."""
+    found = laid[1:-1].split("][")
+    loops = sorted({x for line in re.findall(r"(?:split|order) (.*?)(?: by|$)", text, re.M)
+                    for x in re.findall(r"[a-z]\w*", line)})
+    k, kind, other = int(rng.integers(len(found))), rng.integers(0, 5), str(rng.choice(loops))
+    if kind == 0:
+        found = [str(x) for x in rng.permutation(found)]
+    elif kind == 1 and len(found) > 1:
+        del found[k]
+    elif kind == 2:
+        found.insert(k, other)
+    else:
+        found[k] = other if kind == 3 else f"{found[k]}+{other}"
+    return "".join([f"[{x}]" for x in found])
+
+
 def mutated(rng: Random, text: str) -> str:
-    """A text with a few words, numbers, lines or letters changed."""
+    """A text with a few words, numbers, coordinates, lines or letters changed."""
     lines = text.splitlines()
     further = "rest", "exact", "back", "into", "serial", "p0", "o0", "acc", "t0", "3", "0", "16"
     words = sorted({*text.split(), *further})
     for _ in range(int(rng.integers(1, 3))):
-        at, kind = int(rng.integers(1, len(lines))), rng.integers(0, 6)
+        at, kind = int(rng.integers(1, len(lines))), rng.integers(0, 7)
         row = lines[at].split(" ")
         word = int(rng.integers(0, len(row)))
-        if kind < 3:
+        if kind == 6:
+            laid = [k for k, line in enumerate(lines) if "[" in line] or [at]
+            at = int(rng.choice(laid))
+            lines[at] = re.sub(r"(\[.*\])", lambda m: _coordinates(rng, m[0], text), lines[at])
+        elif kind < 3:
             row[word] = str(rng.choice(words))
             lines[at] = " ".join(row)
         elif kind == 3 and len(lines) > 2:

@@ -19,20 +19,21 @@ from minigrad.codegen.plan.position import Position
 from minigrad.codegen.plan.rows import WRITTEN_OUT, Row, lanes_of, rows_of
 from minigrad.codegen.plan.stage import Staged
 from minigrad.expr import Index, Var, bounds, coefficient, emin, subs, variables
-from minigrad.value import guard, substitute, walk
+from minigrad.value import free_variables, guard, substitute, walk
 
 
 def bordered(ctx: Context, s: Staged, here: Position) -> list[Stmt] | None:
     """The copy with its border apart; None where it has none that is told by constants."""
-    if not s.box.padded or s.step.transposed or s.called:
+    if not s.apart:
         return None
     rows, width = rows_of(ctx, s.box, s.factor, here, ctx.name), lanes_of(ctx.loops)
     opened = next((here.places[x] for x in here.places if ctx.loops.kind.get(x) == "vector"), None)
     own = Var(ctx.name("l"), 0, width - 1)
     lane = own if opened is None else opened
     body: list[Stmt] = []
+    within = ctx.within(here, free_variables(s.factor))
     for number, row in enumerate(rows):
-        where = tuple([c for c in row.conditions if row.x not in variables(c)])
+        where = (*within, *[c for c in row.conditions if row.x not in variables(c)])
         filled, blank = _row(ctx, s, row, lane, width, s.ahead > 0 and number == 0)
         last = body[-1] if body else None
         if where and isinstance(last, If) and last.conditions == where:
@@ -77,12 +78,13 @@ def _row(ctx: Context, s: Staged, row: Row, lane: Index, width: int, hints: bool
 
 
 def _ahead(s: Staged, row: Row, start: Index, width: int) -> list[Stmt]:
-    """Prefetches of what is read a page after a vector: processors stop at the end of a page."""
+    """Prefetches of what is read a page after a vector that reads of each line: processors stop at the end of a page.
+    """
     out: list[Stmt] = []
     for v in walk(row.inside):
         step = coefficient(v.indices[0], row.x) if v.op == "load" and row.x in variables(v.indices[0]) else None
-        if isinstance(step, int):
-            line = LINE // v.dtype.itemsize
+        line = LINE // v.dtype.itemsize
+        if isinstance(step, int) and step <= line:
             out += [Prefetch(v.buffer, subs(v.indices[0], {row.x: start}) + k + s.ahead // v.dtype.itemsize)
                     for k in range(0, width * step, line)]
     return out

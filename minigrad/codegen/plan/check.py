@@ -46,7 +46,8 @@ def _order(loops: Loops) -> Faults:
             serial = True
         elif loops.space[x]:
             yield f"bind {kind} {x}: expected a loop of the domain, got one of {loops.root[x]}: workers share no sums"
-        elif loops.cut_short(x):
+        elif loops.cut_short(x) or any([s.edge == "rest" and x in loops.inside(s.inner)
+                                        and not loops.is_whole(s) for s in loops.split.values()]):
             yield f"bind {kind} {x}: expected a loop that runs equally often in every block"
         elif serial:
             yield f"order: expected the {kind} loop {x} before all others"
@@ -85,8 +86,9 @@ def _groups(loops: Loops) -> Faults:
 
 def _items(loops: Loops, items: list[str]) -> Faults:
     """Work-items follow the groups; how many there are is known, and there are several."""
-    if items and all([loops.extent(x) == 1 for x in items]):
-        yield f"bind item {' '.join(items)}: expected two work-items of a group at least, got one"
+    counts = [loops.extent(x) for x in items]
+    if items and (0 in counts or set(counts) == {1}):
+        yield f"bind item {' '.join(items)}: expected two work-items of a group at least, got {int(0 not in counts)}"
     others = [k for k, x in enumerate(loops.order) if loops.kind[x] not in ("group", "item")]
     for x in items:
         if loops.cut_short(x) or not isinstance(loops.extent(x), int):

@@ -53,7 +53,7 @@ def check_copies(kernel: Kernel, nest: Nest, plan: object) -> None:
         return
     for s in ctx.staged:
         check = _Check(ctx, s.step, s.box, s.filled, s.once, _copied(ctx, s))
-        if s.box.padded:
+        if s.apart:
             check.run_rows(s)
         else:
             check.run(lambda here, make, s=s: _fills(ctx, s, here, make))
@@ -120,7 +120,7 @@ class _Check:
                 here = self.ctx.located(Position({**self.ones(), **outside, **dict.fromkeys(self.once, 0)}))
                 opened = [(v, self.ctx.loops.most(x)) for x, v in lanes.items()]
                 fixed = {v: np.asarray(places[x]) for x, v in outside.items() if x not in lanes}
-                for store, around, conditions in _stores(bordered(self.ctx, s, here) or [], opened, []):
+                for store, around, conditions in _stores(bordered(self.ctx, s, here) or [], opened, [], fixed):
                     shape = [n for _, n in around]
                     at = fixed | {v: np.arange(n).reshape([-1 if v is x else 1 for x, _ in around]) for v, n in around}
                     holds = np.broadcast_to(_hold((*conditions, *store.conditions), at), shape)
@@ -161,9 +161,8 @@ class _Check:
 
     def ones(self) -> dict[str, int]:
         """Loops that run once."""
-        loops = self.ctx.loops
-        found = {x: 0 for x in loops.order if loops.root[x].hi == 0 and loops.extent(x) == 1}
-        return found | ({self.ctx.tile.word: 0} if self.ctx.tile is not None and self.ctx.tile.word else {})
+        tile = self.ctx.tile
+        return self.ctx.loops.ones | ({tile.word: 0} if tile is not None and tile.word else {})
 
     def look_up(self, places: Mapping[str, int], written: tuple[Array, Array], value: Value | None = None) -> None:
         loops, ctx = self.ctx.loops, self.ctx
@@ -217,18 +216,19 @@ def _differ(found: Array, expected: Array) -> Array:
     return (found != expected) & ~((found != found) & (expected != expected))
 
 
-def _stores(body: Iterable[Stmt], around: list[tuple[Var, int]], conditions: list[Index]) -> Iterator[
-        tuple[Store, list[tuple[Var, int]], list[Index]]]:
-    """The stores, each with the variables of the loops around it and their iterations, and the conditions, one of which
-    may be that another one does not hold. What has several conditions is all or nothing."""
+def _stores(body: Iterable[Stmt], around: list[tuple[Var, int]], conditions: list[Index], fixed: Mapping[Var, Array],
+            ) -> Iterator[tuple[Store, list[tuple[Var, int]], list[Index]]]:
+    """The stores where what is outside them is fixed, each with the variables of the loops around it and their
+    iterations, and the conditions, one of which may be that another one does not hold. What has several conditions is
+    all or nothing."""
     for s in body:
         if isinstance(s, Store):
             yield s, around, conditions
-        elif isinstance(s, Loop) and isinstance(s.stop, int):
-            yield from _stores(s.body, [*around, (s.var, s.stop)], conditions)
+        elif isinstance(s, Loop):
+            yield from _stores(s.body, [*around, (s.var, int(_number(s.stop, fixed)))], conditions, fixed)
         elif isinstance(s, If):
-            yield from _stores(s.then, around, [*conditions, *s.conditions])
-            yield from _stores(s.otherwise, around, [*conditions, -1 - reduce(emin, s.conditions)])
+            yield from _stores(s.then, around, [*conditions, *s.conditions], fixed)
+            yield from _stores(s.otherwise, around, [*conditions, -1 - reduce(emin, s.conditions)], fixed)
 
 
 def _evaluated(root: Value, at: Mapping[Var, Array]) -> Array:

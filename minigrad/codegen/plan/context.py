@@ -73,8 +73,8 @@ class Context(Places):
     """`outer`: loops of the domain around all sums; `copies`: unrolled ones inside them; `middle`: from the outermost
     loop of a sum to the last loop of the domain that is not unrolled, where sums are kept in memory between them.
     `items`: of work-groups; `tile`: what a microkernel computes; `memory`: of the function.
-    `written_out`: a tile's terms are. `repeats`: a block that reaches back stores again what is there; work-items would
-    race."""
+    `of_stores`: variables of the domain and of inner nests; `written_out`: a tile's terms are. `repeats`: a block that
+    reaches back stores again what is there; work-items would race."""
 
     def __init__(self, kernel: Kernel, loops: Loops, wave: Wave | None, tile: Tiled | None):
         super().__init__(loops, wave)
@@ -96,6 +96,7 @@ class Context(Places):
         self.items = Items(loops, self.name("t")) if "item" in loops.kind.values() else None
         self.staged = tuple([staged(loops, step, wave, tile, self.name(f"{step.operand}_staged"))
                              for step in loops.of(Stage)])
+        self.of_stores = frozenset([v for space in loops.spaces if not space.is_sum for v in space.own])
         self.stored, self.repeats = touched(self.nest.body)[1], self.items is None and repeats(kernel, self.nest)
         self.memory: list[Alloc] = [s.alloc() for s in self.staged]
         self.gathered: Gathered | None = None

@@ -49,7 +49,7 @@ class Laid(Step):
         for c in self.layout:
             if not base_of(c)[1]:
                 yield f"{self}: expected a loop without a factor in each coordinate, got {c}"
-        for x in names:
+        for k, x in enumerate(names):
             whole, by, n = parse_coordinate(x)
             fused = loops.members.get(x)
             others = [f"{whole}{'%' if by == '//' else '//'}{n}"] if by else []
@@ -58,14 +58,30 @@ class Laid(Step):
             for other in others:
                 if other not in names and not any(y in _parts(loops, other) for y in names):
                     yield f"{self}: expected {other} among the coordinates, as {x} is"
-            if names.count(x) > 1 or by and whole in names:
+            if any([_overlap(loops, x, y) for y in names[:k]]):
                 yield f"{self}: expected each loop once among the coordinates, got {x} again"
+        own = {y for c in self.layout for y in leaves(loops, c)}
+        for x in [x for x in names if x in loops.root and x not in loops.members and loops.cut_short(x)]:
+            for s in loops.upwards(loops.made_by[x]):
+                if s.outer != x and not own.isdisjoint(loops.inside(s.outer)):
+                    yield f"{self}: expected {s.loop} among the coordinates, as the extent of {x} depends on {s.outer}"
 
 
 def _parts(loops: Loops, name: str) -> list[str]:
     """The loops that were fused into one, and those into them."""
     fused = loops.fused.get(name)
     return [] if fused is None else [y for x in (fused.outer, fused.inner) for y in (x, *_parts(loops, x))]
+
+
+def _overlap(loops: Loops, one: str, other: str) -> bool:
+    """True where two parts of coordinates have a loop in common: all but a row and a column that were fused, and k//2
+    and k%2."""
+    (x, by, n), (y, other_by, other_n) = parse_coordinate(one), parse_coordinate(other)
+    if x == y:
+        return {by, other_by} != {"//", "%"} or n != other_n
+    if x in loops.members and y in loops.members:
+        return x in _parts(loops, y) or y in _parts(loops, x)
+    return not leaves(loops, one).isdisjoint(leaves(loops, other))
 
 
 @lru_cache(maxsize=1024)

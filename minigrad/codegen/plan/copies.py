@@ -40,7 +40,7 @@ def fills(ctx: Context, name: str, here: Position) -> list[Stmt]:
 def _fill(ctx: Context, s: Staged, here: Position) -> list[Stmt]:
     """The copy, in the loop in which it is made."""
     loops = ctx.loops
-    places = {**{x: 0 for x in loops.order if loops.root[x].hi == 0 and loops.extent(x) == 1}, **here.places}
+    places = {**loops.ones, **here.places}
     if s.called is not None:
         places[s.called.word] = 0
     conditions = tuple([-here.places[x] for x in s.once])

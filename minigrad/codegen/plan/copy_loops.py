@@ -45,6 +45,8 @@ def _loops(ctx: Context, runs: list[Run], here: Position, places: dict[str, Inde
     """The loops over runs. What whole vectors leave is another one that reaches back, or has fewer elements."""
     if not runs:  # all loops are open
         return make(ctx.located(replace(here, places=places, copies=())), (), ())
+    if any([r.count == 0 for r in runs]):
+        return []
     along = transposed[0]
     while along in ctx.loops.fused and not any(r.has(along) for r in runs):
         along = ctx.loops.fused[along].inner

@@ -44,7 +44,7 @@ def copied_by_items(ctx: Context, items: Items, name: str, here: Position, loop:
     left, double = loop.stop - 2 - loop.var, [c for c in copies if c.next]
     begin = replace(here, places={**here.places, name: 0})
     first: list[Stmt] = [c.registers() for c in double]
-    first += [c.fetch(begin, ()) for c in double]
+    first += [c.fetch(begin, (loop.stop - 1,) if bounds(loop.stop)[0] < 1 else ()) for c in double]
     after = replace(here, places={**here.places, name: loop.var + 1})
     then = [c.fetch(after, (left,)) for c in double if loop.stop != 1]
     return [*first, replace(loop, body=(*[c.deposit(here) for c in copies], Barrier(), *then, *loop.body, Barrier()))]
@@ -77,7 +77,7 @@ class ItemsCopy:
     def at(self, here: Position) -> Position:
         """`here` at the coordinates of an element."""
         loops = self.ctx.loops
-        places = {x: at for x, at in here.places.items() if loops.kind[x] != "item"}
+        places = loops.ones | {x: at for x, at in here.places.items() if loops.kind[x] != "item"}
         for c, at in zip(self.order, places_of(self.place, self.counts), strict=True):
             _, base, others = base_of(c)
             for factor, x in others:

@@ -57,15 +57,17 @@ def runs(ctx: Context, outside: Sequence[str], here: Position) -> tuple[tuple[Le
     counts = [loops.count(x, here) for x in outside]
     ends = [here.places[x] + 1 - count for x, count in zip(outside, counts, strict=True)]
     whole = Level(tuple([-here.places[x] for x in outside]), tuple(ends), "")
+    if not outside:
+        return (whole,), True
     inside = [loops.extent(x) for x in loops.order[loops.order.index(ctx.middle[-1]) + 1:]
               if loops.space[x] and x not in loops.parts and loops.kind[x] != "vector"]
     total, terms = product(counts), product(inside)
-    if not outside or not isinstance(total, int) or not isinstance(terms, int):
+    if not isinstance(total, int) or not isinstance(terms, int):
         return (whole,), True
     number: Index = 0
     for x, count in zip(outside, counts, strict=True):
         number = number * count + here.places[x]
-    around = max(TERMS // (terms if terms <= TERMS else ceil_div(terms, TERMS)), 1)
+    around = max(TERMS // max(terms if terms <= TERMS else ceil_div(terms, TERMS), 1), 1)
     length, found, resumed = 1, list[Level](), around > 1
     while around < total:
         if around > 1:

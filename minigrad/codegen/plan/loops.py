@@ -118,10 +118,9 @@ class Loops:
     """The loops that the steps so far make of a nest. They are named; those that were split are no longer in `order`.
 
     nest: with what was fused as one variable; spaces: its domain, then its sums and inner nests
-    root: the variable of it that each loop is a part of
+    root: the variable of it that each loop is a part of; results_at: the loop in which sums go to memory first, or ''
     steps: those so far; given: the loops before any, where the nest has another form since
     bound: how loops run that are not serial by default; parts: loops with an accumulator for each iteration
-    results_at: the loop in which sums go to memory first, or ''
     fused: what was made one loop, by its name; valid: conditions (>= 0) under which an element is one of the nest's
         own, where a row is longer than its loop or a block reaches back; gone: names that loops had before
     counts: iterations of loops that no variable is made of
@@ -222,9 +221,9 @@ class Loops:
         return list(dict.fromkeys(self.root.values()))
 
     @cached_property
-    def of_stores(self) -> frozenset[Var]:
-        """The variables of the domain and of inner nests, along which there are stores; not those of sums."""
-        return frozenset([v for space in self.spaces if not space.is_sum for v in space.own])
+    def ones(self) -> dict[str, int]:
+        """The place of each loop that runs once, as its variable has one value."""
+        return {x: 0 for x in self.order if self.root[x].hi == 0 and self.extent(x) == 1}
 
     @cached_property
     def members(self) -> dict[str, Fused]:
@@ -295,8 +294,7 @@ class Loops:
 
     def is_short(self, name: str) -> bool:
         """True where the last block of a split may have fewer iterations of a loop."""
-        s = self.made_by.get(name)
-        return s is not None and name == s.inner and s.edge == "short"
+        return (s := self.made_by.get(name)) is not None and name == s.inner and s.edge == "short"
 
     def extent(self, name: str) -> Index:
         """Iterations of a loop where no block is cut short."""
@@ -320,6 +318,10 @@ class Loops:
                 found = (name == s.inner) == s.into and self.cut_short(s.loop)
             self._known[2][name] = found
         return found
+
+    def is_whole(self, s: Cut) -> bool:
+        """True where all blocks of a split are known to be whole."""
+        return divides(s, self.extent(s.loop)) and not self.cut_short(s.loop)
 
     def stride(self, name: str, here: Position) -> Index:
         """The step of a loop's variable of the nest in one iteration."""

@@ -125,7 +125,7 @@ def aligned(stand: Places, box: Box, factor: Value, at: str, border: bool) -> Bo
         return plain
     width = lanes_of(loops)
     outside = loops.order[:loops.order.index(at) + 1]
-    rows = rows_of(stand, box, factor, Position({x: Var(x, 0, 1 << 20) for x in outside}))
+    rows = rows_of(stand, box, factor, Position(loops.ones | {x: Var(x, 0, 1 << 20) for x in outside}))
     if not rows:
         lanes = [x for x in loops.order[:loops.order.index(at)] if loops.kind[x] == "vector"]
         if lanes:

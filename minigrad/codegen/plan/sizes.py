@@ -182,7 +182,7 @@ def written_out(plan: Plan) -> frozenset[str]:
     found = set[str]()
     for x in [x for s in plan.steps if isinstance(s, Fuse) for x in (s.outer, s.inner)]:
         while x in whole:
-            x = whole.pop(x)
+            x = whole[x]
         found.add(x)
     boxes = [c for s in plan.stages for c in s.layout if s.items or terms_of(c) != ((1, loop_of(c)),)]
     for x in (*plan.bound("unroll"), *(loop_of(x) for c in boxes for _, x in terms_of(c))):

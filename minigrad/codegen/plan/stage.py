@@ -20,7 +20,7 @@ from minigrad.codegen.ir.nodes import Alloc
 from minigrad.codegen.kernel.value_walk import Rewriter, loaded, replace_values
 from minigrad.codegen.plan.box import Box, box, depends_on_sums, on_sums_alone
 from minigrad.codegen.plan.coordinates import leaves, terms_of
-from minigrad.codegen.plan.loops import Loops, divides, refuse
+from minigrad.codegen.plan.loops import Loops, refuse
 from minigrad.codegen.plan.matrix_units import Wave, for_unit
 from minigrad.codegen.plan.places import Places
 from minigrad.codegen.plan.position import Position
@@ -60,6 +60,11 @@ class Staged:
         """The type of elements of the copy."""
         return self.factor.dtype if self.called is None else self.called.tile.panel
 
+    @property
+    def apart(self) -> bool:
+        """True where its border is filled apart from what is inside."""
+        return self.box.padded and not self.step.transposed and self.called is None
+
     def alloc(self) -> Alloc:
         return Alloc(self.memory, self.dtype, self.box.size, "local" if self.step.items else "scratch")
 
@@ -73,7 +78,7 @@ def staged(loops: Loops, step: Stage, wave: Wave | None, tile: Tiled | None, mem
     coordinates = [leaves(loops, c) for c in step.layout]
     inside = frozenset().union(*coordinates)
     first = order.index(step.at)
-    outside = [*order[:first + 1], *[x for x in order if loops.root[x].hi == 0 and loops.extent(x) == 1]]
+    outside = [*order[:first + 1], *loops.ones]
     known = inside.union([x for x in outside if not step.items or loops.kind[x] != "item"])
     group = next((u for u in loops.units if isinstance(u, tuple)), ())
     bodies = [Rewriter(own).value(s.value.args[0]) for s, own in zip(group, along(group), strict=True)]
@@ -95,7 +100,7 @@ def staged(loops: Loops, step: Stage, wave: Wave | None, tile: Tiled | None, mem
         if entire and (s.edge == "back" or loops.inside(s.loop) <= coordinates[-1]):
             continue  # rows have room for whole vectors
         if s.edge in ("back", "guard") and any([loops.inside(s.loop) <= c for c in coordinates]) and \
-                not loops.pads_results(s) and (loops.cut_short(s.loop) or not divides(s, loops.extent(s.loop))):
+                not loops.pads_results(s) and not loops.is_whole(s):
             blocks = "do not reach back" if s.edge == "back" else "are whole"
             raise refuse(step, f"coordinates whose blocks {blocks}", s.loop)
     if step.items:
@@ -108,6 +113,9 @@ def staged(loops: Loops, step: Stage, wave: Wave | None, tile: Tiled | None, mem
         if order[k] in inside and not loops.space[order[k]]:
             last = k
     between = tuple([x for x in order[first + 1:last + 1] if x not in inside])
+    for s in loops.split.values():
+        if s.edge == "rest" and not loops.is_whole(s) and not loops.inside(s.inner).isdisjoint(between):
+            raise refuse(step, f"loops without a rest between {step.at} and {order[last]}", f"some of `{s}`")
     called = tile if tile is not None and step.layout[-1] == tile.word else None
     if called is None:
         made = aligned(Places(loops, wave), box(loops, step, factor.dtype.itemsize), factor, step.at, step.border)

@@ -80,7 +80,7 @@ def _stored(ctx: Context, s: Store, here: Position, names: Names, where: tuple[I
     offset = Rewriter(here.at, locals_=names).index(s.indices[0])
     if s.combine and s.combine != "set":
         value = MONOIDS[s.combine].apply(load(s.param, (offset,), value.dtype), value)
-    conditions = (*where, *(ctx.own(here) if here.masked else ()), *ctx.within(here, ctx.loops.of_stores))
+    conditions = (*where, *(ctx.own(here) if here.masked else ()), *ctx.within(here, ctx.of_stores))
     once = () if ctx.items is None else ctx.items.once(here)
     return [*before, IRStore(s.param, offset, value, (*once, *conditions))]
 

@@ -95,7 +95,7 @@ def kept_sums(ctx: Context, group: Sequence[Define], here: Position) -> tuple[Su
     for x in ctx.middle:
         if not loops.space[x] and loops.kind[x] != "vector":
             place, size = place * loops.most(x) + here.places[x], size * loops.most(x)
-    lane = next((x for x in (*ctx.outer, *ctx.middle) if loops.kind[x] == "vector"), None)
+    lane = next((x for x in (*ctx.outer, *ctx.middle) if loops.kind[x] == "vector" and x in here.places), None)
     over = group[0].value.over
     kept = Kept(*runs(ctx, outside, here), place,
                 0 if lane is None else here.places[lane], 1 if lane is None else loops.most(lane))
@@ -323,7 +323,8 @@ class Sum:
         if conditions and self.ctx.items is not None and loaded(value) & self.ctx.stored:
             at = {v: emin(place, v.hi) for v, place in at.items()}  # what another group writes is not read and dropped
         value = substitute(value, at)
-        copies = {s.memory: s.read(here) for s in self.ctx.staged}
+        names = {v.name for v in walk(value) if v.op == "local"}
+        copies = {s.memory: s.read(here) for s in self.ctx.staged if s.memory in names}
         value = Rewriter({}, locals_=copies).value(value) if copies else value
         if conditions and needed is not None and t.monoid.name == "sum" and value.op == "mul":
             zero, made = const(0, value.dtype), {s.memory for s in self.ctx.staged}

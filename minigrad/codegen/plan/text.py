@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import re
 
-from minigrad.codegen.plan.loops import NAME, Step
-from minigrad.codegen.plan.steps import STEPS, Plan
+from minigrad.codegen.plan.loops import NAME, Step, refuse
+from minigrad.codegen.plan.steps import STEPS, Plan, Split
 from minigrad.errors import PlanError
 
 FORMS = {step.usage.split()[0]: step for step in STEPS}
@@ -17,7 +17,17 @@ def parse_plan(text: str) -> Plan:
     first = lines[0] if lines else ""
     if not re.fullmatch(rf"plan( {NAME})?", first):
         raise PlanError(f"[plan] expected 'plan' or 'plan PATTERN' in the first line, got {first!r}")
-    return Plan(first[4:].strip(), tuple([parse_step(line) for line in lines[1:]]))
+    steps = tuple([parse_step(line) for line in lines[1:]])
+    seen = set[str]()
+    for s in [s for s in steps if isinstance(s, Split)]:
+        if s.size < 1:
+            raise refuse(s, "a size from 1 on", str(s.size))
+        seen.add(s.loop)
+        for name in (s.outer, s.inner):
+            if name in seen:
+                raise refuse(s, "names that no loop has or had", name)
+            seen.add(name)
+    return Plan(first[4:].strip(), steps)
 
 
 def parse_step(line: str) -> Step:

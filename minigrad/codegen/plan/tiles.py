@@ -57,7 +57,7 @@ def with_tile(loops: Loops) -> tuple[Loops, Tiled | None]:
 
 def _tiled(loops: Loops, step: Call, kernel: Microkernel, tile: Tile) -> Tiled:
     results = results_of(loops)
-    row, column = (results.layout if results is not None else ("", ""))[-2:]
+    row, column = ("", "", *(results.layout if results is not None else ()))[-2:]
     if row not in loops.root or column not in loops.root:
         raise refuse(step, "results by way of memory, as [rows][columns]", "others")
     inside = loops.order[loops.order.index(step.at) + 1:]

@@ -12,7 +12,9 @@ from support.packed import AVX2, AVX512, NEON, arguments, flat_kernel, tensor
 from minigrad import Tensor
 from minigrad.codegen.ir.check_accesses import check_accesses
 from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.nodes import Loop, Prefetch, Store
 from minigrad.codegen.ir.verify import verify_function
+from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.nodes import Kernel, Nest
 from minigrad.codegen.kernel.text import parse_kernel
@@ -20,10 +22,13 @@ from minigrad.codegen.plan import rows as module
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.check_copies import check_copies
 from minigrad.codegen.plan.steps import Plan, Sizes, Split
+from minigrad.codegen.plan.text import parse_plan
 from minigrad.codegen.policy import window, window_groups
 from minigrad.errors import InternalError, PlanError
+from minigrad.expr import subs
 from minigrad.nn import functional as F
 from minigrad.target import Target
+from minigrad.value import walk
 
 
 def random_window(rng: np.random.Generator) -> Tensor:
@@ -133,3 +138,23 @@ def test_borders_in_wrong_places_are_found(shift: tuple[int, int], monkeypatch: 
     monkeypatch.setattr(module, "_span", wrong)
     with pytest.raises(InternalError, match="written as another one"):
         check_copies(*layer())
+
+
+@pytest.mark.parametrize("step", [1, 2, 5, 16, 17, 40, 390])
+def test_what_is_prefetched_of_a_row_is_near_what_is_read(step: int) -> None:
+    """Not what lies between, where elements of the row are far apart."""
+    kernel = parse_kernel(f"""kernel window(out o0: f32[96], p0: f32[{12 * step + 12}])
+  for i0<8, i1<12:
+    t0 = sum(r0<5: (p0[{step}*i1+{step}*r0+i0-{2 * step}] else 0.0 if i1+r0-2 >= 0 and -i1-r0+13 >= 0))
+    o0[12*i0+i1] = t0
+""")
+    function = build(kernel, kernel.nests[0], parse_plan(
+        "plan\n  split i0 -> b y by 8\n  split i1 -> j l by 8, guard\n  bind parallel b\n  bind vector l\n"
+        "  order b y j l r0\n  stage p0 at b as [y][i1+r0], border\n  ahead p0 at b by 4096 bytes\n"), "window")
+    lane = next(s.var for s in statements(function) if isinstance(s, Loop) and s.kind == "vector")
+    body = [s for s in statements(function) if isinstance(s, Store) and s.buffer == "p0_staged"]
+    reads = [subs(v.indices[0], {lane: k}) for s in body for v in walk(s.value) if v.op == "load" for k in range(8)]
+    ahead = [s.offset for s in statements(function) if isinstance(s, Prefetch)]
+    assert bool(ahead) == (step <= 16) and reads
+    for e in ahead:
+        assert min([abs(d) for d in (e - 1024 - x for x in reads) if isinstance(d, int)]) < 16

@@ -174,7 +174,8 @@ def test_blocks_as_long_as_others(steps: str) -> None:
     ("fuse i0 i1 -> x by 8", "expected `results` at a loop around it, as rows are longer than i1"),
     ("split r0 -> a b by 3, back\n  fuse b r1 -> x",
      "split r0 -> a b by 3, back: expected an exact split, as a part of it is fused, got back"),
-    ("split r9 -> r9 b by 2\n  fuse b r1 -> x", "split r9 .*: expected a loop among i0 i1 r0 r1 i2, got r9"),
+    ("split r9 -> r9 b by 2\n  fuse b r1 -> x", "split r9 .*: expected names that no loop has or had, got r9"),
+    ("split r9 -> a b by 2\n  fuse b r1 -> x", "split r9 .*: expected a loop among i0 i1 r0 r1 i2, got r9"),
     ("fuse b r1 -> x\n  split r0 -> a b by 2", "fuse b r1 -> x: expected a loop among i0 i1 r0 r1 i2, got b"),
     ("bind serial r0\n  fuse i0 i1 -> x", "fuse i0 i1 -> x: expected it before all steps but sizes and splits"),
 ])

@@ -189,6 +189,36 @@ GOOD = {
   bind unroll t
   order i0 j l k t r1
 """,
+    "window": """plan
+  split i1 -> t u by 2, guard
+  split i2 -> j l by 4, guard
+  bind parallel i0
+  bind vector l
+  bind unroll u
+  order i0 t j l r0 r1 r2 u
+  stage p0 at i0 as [r0][i1+r1][i2+r2], border
+""",
+    "transposed product": """plan
+  split i0 -> b i by 4, short
+  split i -> x u by 2, guard
+  split i1 -> j l by 4, guard
+  bind parallel b
+  bind vector l
+  bind unroll u
+  order b j x l r0 u
+  stage p1 at b as [r0][i1]
+  results at b as [i][i1]
+""",
+    "updates": """plan
+  split i0 -> g m by 2, guard
+  split i1 -> h n by 4, guard
+  split r0 -> k t by 2, guard
+  bind group g h
+  bind item m n
+  order g h m n k t
+  stage p1 at k as [t][n], by items, double
+  stage p0 at k as [m][t], by items
+""",
 }
 
 
@@ -201,7 +231,7 @@ def test_a_changed_text_is_refused_or_right(name: str) -> None:
         if is_right(case, parse_plan(GOOD[name]), want):
             break
     accepted = 0
-    for _ in range(100):
+    for _ in range(140):
         text = mutated(rng, GOOD[name])
         try:
             plan = parse_plan(text)
@@ -264,6 +294,8 @@ WRONG = [
      "split b by 3, back: expected guard, as the last block of i0 is not whole"),
     (PRODUCT, ["split r0 -> a b by 8, short", "split a -> c d by 2, guard"],
      "split a by 2, guard: expected rest or short, as blocks beyond the end have no length"),
+    (PRODUCT, ["split i0 -> a b into 5, short"],
+     "split i0 -> a b into 5, short: expected by, as blocks `into` are equally long but for the edge back, got into"),
     (PRODUCT, ["split i0 -> a b into 4, rest"],
      "split i0 into 4, rest: expected back, as `into` leaves no whole blocks"),
     (PRODUCT, ["split i0 -> a b by 4, rest", "order b a i1 r0"],
@@ -329,7 +361,16 @@ WRONG = [
     (PRODUCT, ["split r0 -> k t by 4, rest", "stage p1 at k as [t]"],
      "stage p1 at k as [t]: expected loops without a rest, got some of `split r0 -> k t by 4, rest`"),
     (PRODUCT, ["split r0 -> a b by 4, short", "order i0 i1 a b", "stage p1 at i1 as [a][b], transposed b by 2"],
-     "stage p1 at i1 as [a][b], transposed b by 2: expected b to be as long in every block of a, as it is transposed"),
+     "stage p1 at i1 as [a][b], transposed b by 2: expected r0 among the coordinates, as the extent of b depends on a"),
+    (PRODUCT, ["split r0 -> a b by 4, short", "split b -> c d by 2, short", "order i0 i1 a c d",
+               "stage p0 at i0 as [d][c][a]"],
+     "stage p0 at i0 as [d][c][a]: expected b among the coordinates, as the extent of d depends on c"),
+    (PRODUCT, ["split i1 -> a b by 8, short", "results at i0 as [b][a]"],
+     "results at i0 as [b][a]: expected i1 among the coordinates, as the extent of b depends on a"),
+    (PRODUCT, ["split i1 -> j l by 8, rest", "results at j as [l]"],
+     "split i1 -> j l by 8, rest: expected guard, as results go by way of memory inside j"),
+    (PRODUCT, ["split r0 -> k t by 4, guard", "bind vector t", "stage p0 at k as [i0]", "order i1 k i0 t"],
+     "stage p0 at k as [i0]: expected a loop outside lanes, got k inside t"),
     (PRODUCT, ["split r0 -> a b by 8, short", "split b -> k t by 8, rest", "stage p1 at k as [t]"],
      "stage p1 at k as [t]: expected loops without a rest, got some of `split b -> k t by 8, rest`"),
     (PRODUCT, ["split i0 -> a b by 5", "bind unroll b", "order i1 a r0 b", "stage p1 at i1 as [r0][b]"],
@@ -338,11 +379,57 @@ WRONG = [
      "stage p0 at a as [b]: expected a kernel whose sums share their loops, and that has no others"),
     (PRODUCT, ["split i1 -> j l by 4", "bind vector l", "order i0 j l r0", "stage p1 at l as [r0]"],
      "stage p1 at l as [r0]: expected a serial or parallel loop, got l, which is bound vector"),
+    (PRODUCT, ["sizes i1 r0 x", "split x -> y x by 4, short"],
+     "split x -> y x by 4, short: expected names that no loop has or had, got x"),
+    (PRODUCT, ["sizes x", "split x -> y z by 4, short", "split y -> a x by 4, short"],
+     "split y -> a x by 4, short: expected names that no loop has or had, got x"),
+    (PRODUCT, ["split i0 -> a b by 5", "fuse i0 b -> c"],
+     "fuse i0 b -> c: expected parts of a loop that is split, a and b, got i0"),
+    (PRODUCT, ["split i0 -> a b by 4, rest", "split b -> c d by 2", "bind parallel a c"],
+     "bind parallel c: expected a loop that runs equally often in every block"),
+    (EMPTY, ["bind group i0 i1", "bind item r0"], "bind item r0: expected two work-items of a group at least, got 0"),
+    (PRODUCT, ["split i0 -> a b by 8, rest", "split b -> c d by 4", "split i1 -> e m by 4", "split m -> j l by 2",
+               "bind vector l", "bind unroll d", "order a e c j l r0 d", "stage p1 at e as [j][r0][l]"],
+     "stage p1 at e as [j][r0][l]: expected loops without a rest between e and j, got some of "
+     "`split i0 -> a b by 8, rest`"),
+    (PRODUCT, ["bind parallel i0 i1", "stage p1 at i0 as [r0][i1]"],
+     "stage p1 at i0 as [r0][i1]: expected coordinates that one worker goes over, got i1, which is bound parallel"),
+    (PRODUCT, ["split i1 -> j l by 4", "stage p1 at i0 as [r0][i1][l]"],
+     "stage p1 at i0 as [r0][i1][l]: expected each loop once among the coordinates, got l again"),
+    (PRODUCT, ["split r0 -> k t by 4, guard", "bind vector t", "order i0 i1 k t", "stage p1 at i1 as [k][t], border"],
+     "stage p1 at i1 as [k][t], border: expected no lanes of a sum among the coordinates, got t"),
+    (PRODUCT, ["bind parallel i0 i1", "results at i0 as [i1]"],
+     "results at i0 as [i1]: expected coordinates that one worker goes over, got i1, which is bound parallel"),
+    (PRODUCT, ["split i1 -> j jj by 5", "split jj -> v l by 4, guard", "results at i0 as [i1]"],
+     "split jj -> v l by 4, guard: expected a size that divides 5, as results of the next block of i1 follow"),
+    (PRODUCT, ["split i1 -> j l by 8, guard", "results at i0 as [j][l]"],
+     "results at i0 as [j][l]: expected i1 among the coordinates, whose last block is not whole, got j"),
     (SCATTER, ["bind parallel i0"],
      "bind parallel i0: expected serial, as elements that meet are combined in order"),
     (SCATTER, ["split i0 -> a b by 2, back"],
      "split i0, back: expected rest, as elements outside would be looked up, or combined twice"),
 ]
+
+
+@pytest.mark.parametrize("name, extents, steps", [
+    ("sums of two spaces", "1844", ["split i1 -> a b by 2", "bind group i0", "bind item a", "bind unroll b",
+                                    "order i0 a r0 b", "stage p1 at i0 as [r0][a][b], by items"]),
+    ("product", "4401", ["split i1 -> a b by 2", "split r0 -> c d by 2, guard", "bind group i0 a", "bind item b",
+                         "order i0 a b c d", "stage p0 at c as [d], by items, double"]),
+    ("transposed product", "4901", ["stage p1 at i0 as [i1][r0]"]),
+    ("product", "9171", ["split i1 -> a b by 4, guard", "order i0 b a r0", "stage p1 at a as [r0], border"]),
+    ("transposed product", "3351", ["split r0 -> a b by 1, short", "split b -> c d by 2, rest", "bind unroll d",
+                                    "order a i0 i1 c d"]),
+    ("product", "9751", ["split i1 -> a b by 4, rest", "bind vector b", "order a b r0 i0"]),
+    ("product", "9111", ["stage p0 at i0 as [r0], border"]),
+    ("product", "1411", ["split r0 -> a b by 1", "split b -> e f by 1", "split i1 -> c d by 2",
+                         "bind group i0 c", "bind item d", "order i0 c d a e f", "stage p0 at a as [f], by items"]),
+    ("updates", "3471", ["bind unroll i1", "results at i0 as [i1]"])],
+    ids=["one of two sums", "nothing, ahead", "nothing", "beyond the end", "no whole block", "sums kept beside lanes",
+         "one element with a border", "a sum of one term", "results written out"])
+def test_plans_that_nobody_would_choose_are_right(name: str, extents: str, steps: list[str]) -> None:
+    case = random_case(np.random.default_rng(0), name, dict(zip("ABCD", map(int, extents), strict=True)))
+    assert is_right(case, parse_plan("\n".join(["plan", *steps])), expected(case))
 
 
 def test_copies_of_sums_beside_each_other_are_not_multiplied() -> None:

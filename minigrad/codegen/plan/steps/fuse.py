@@ -98,6 +98,9 @@ class _Fusing:
 
     def together(self, step: Fuse) -> None:
         """Two variables become one."""
+        for s in self.steps[:self.steps.index(step)]:
+            if isinstance(s, Split) and s.loop in (step.outer, step.inner):
+                raise refuse(step, f"parts of a loop that is split, {s.outer} and {s.inner}", s.loop)
         outer, inner = self.variable(step.outer, step), self.variable(step.inner, step)
         if step.loop in self.names:
             raise refuse(step, "a name that no loop has or had", step.loop)

@@ -52,11 +52,22 @@ class Results(Laid):
         for x in loops.order:
             if loops.kind[x] == "vector" and (loops.space[x] or x not in inside):
                 yield f"{self}: expected lanes along the domain, inside {self.at}, got {x}"
+            if loops.kind[x] == "parallel" and x in inside:
+                yield f"{self}: expected coordinates that one worker goes over, got {x}, which is bound parallel"
             if x in loops.parts:
                 yield f"{self}: expected sums without parts, got {x}"
         for s in loops.split.values():
-            if s.edge in ("back", "rest") and not divides(s, loops.extent(s.loop)) and loops.inside(s.outer) & inside:
+            parts = loops.inside(s.outer) | (loops.inside(s.inner) if s.edge == "rest" else frozenset())
+            if s.edge in ("back", "rest") and not divides(s, loops.extent(s.loop)) and parts & inside:
                 yield f"{s}: expected guard, as results go by way of memory inside {self.at}"
+            if s.edge != "guard" or divides(s, loops.extent(s.loop)):
+                continue
+            for p in loops.upwards(s):
+                if p is not s and loops.inside(p.outer) & inside:
+                    yield f"{s}: expected a size that divides {p.size}, as results of the next block of {p.loop} follow"
+            for c in self.layout:
+                if c not in loops.members and c != s.loop and loops.inside(c) < loops.inside(s.loop):
+                    yield f"{self}: expected {s.loop} among the coordinates, whose last block is not whole, got {c}"
 
 
 def results_of(loops: Loops) -> Results | None:

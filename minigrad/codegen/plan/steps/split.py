@@ -48,10 +48,10 @@ class Split(Cut, Step):
     def apply(self, loops: Loops) -> Loops:
         if not all([s.shapes for s in loops.steps]):
             raise refuse(self, "splits before order, bind and parts", "one after them")
-        if self.size < 1:
-            raise refuse(self, "a size from 1 on", str(self.size))
         if self.edge not in EDGES:
             raise refuse(self, f"an edge among {', '.join(EDGES)}", self.edge)
+        if self.edge == "short" and self.into:
+            raise refuse(self, "by, as blocks `into` are equally long but for the edge back", "into")
         for name in (self.outer, self.inner):
             if name in loops.root or name in loops.gone or self.outer == self.inner:
                 raise refuse(self, "names that no loop has or had", name)
@@ -63,8 +63,6 @@ class Split(Cut, Step):
         edge, inner = self.edge, f"split {self.loop} {'into' if self.into else 'by'} {self.size}"
         total = loops.extent(self.loop)
         whole, cut, domain = loops.extent(loops.top(self.loop)), loops.cut_short(self.loop), not loops.space[self.loop]
-        if edge == "short" and self.into:
-            yield f"{inner}, short: expected by, as blocks `into` are equally long but for the edge back"
         if self.into and total == 0:
             yield f"{inner}: expected by, as there is nothing to make {self.size} blocks of"
         if divides(self, total) and (not cut or loops.top(self.loop) != self.loop and divides(self, whole) and all(

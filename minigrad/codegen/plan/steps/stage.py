@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minigrad.codegen.plan.coordinates import COORDINATES, TRANSPOSED, Laid, leaves, terms_of
-from minigrad.codegen.plan.loops import NAME, Faults, Loops, Match, divides
+from minigrad.codegen.plan.coordinates import COORDINATES, TRANSPOSED, Laid, base_of, leaves, terms_of
+from minigrad.codegen.plan.loops import NAME, Faults, Loops, Match
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +64,22 @@ class Stage(Laid):
         if loops.kind[self.at] not in ("serial", "parallel", *(["group"] if self.items else [])):
             yield f"{self}: expected a serial or parallel loop, got {self.at}, which is bound {loops.kind[self.at]}"
         own = dict.fromkeys(x for c in self.layout for x in leaves(loops, c))
-        for x in loops.order[:first]:
-            if loops.kind[x] == "vector" and x not in own:
+        for k, x in enumerate(loops.order):
+            around = k < first or loops.space[x] and loops.space[x] == loops.space[self.at]  # a sum's lanes open first
+            if around and loops.kind[x] == "vector" and x not in own:
                 yield f"{self}: expected a loop outside lanes, got {self.at} inside {x}"
         for x in own:
             if loops.kind[x] == "vector" and loops.space[x]:
-                if not self.border:
+                if not self.border or any([leaves(loops, base_of(c)[1]) == {x} for c in self.layout]):
                     yield f"{self}: expected no lanes of a sum among the coordinates, got {x}"
                 continue
             if loops.order.index(x) <= first and not (self.items and loops.kind[x] == "item"):
                 yield f"{self}: expected coordinates inside {self.at}, got {x}"
-        for k, c in enumerate(self.layout):
-            later = {x for d in self.layout[k + 1:] for x in leaves(loops, d)}
-            short = [x for _, x in terms_of(c) if x in loops.root and x not in loops.members and loops.cut_short(x)]
-            for p in [p for x in short for p in loops.upwards(loops.made_by[x])]:
-                if later & loops.inside(p.outer):
-                    yield f"{self}: expected {c} after {p.outer}, on whose block its extent depends"
-                elif c == self.transposed and own.keys() & loops.inside(p.outer):
-                    yield f"{self}: expected {c} to be as long in every block of {p.outer}, as it is transposed"
+            if loops.kind[x] == "parallel":
+                yield f"{self}: expected coordinates that one worker goes over, got {x}, which is bound parallel"
         for s in loops.split.values():
             parts = [loops.inside(s.outer), loops.inside(s.inner)]
-            whole = divides(s, loops.extent(s.loop)) and not loops.cut_short(s.loop)
-            if s.edge == "rest" and not whole and any(
+            if s.edge == "rest" and not loops.is_whole(s) and any(
                     leaves(loops, c) <= part for c in (self.at, *self.layout) for part in parts):
                 yield f"{self}: expected loops without a rest, got some of `{s}`"
         yield from self.coordinate_faults(loops)
