@@ -11,10 +11,11 @@ Sums over symbolic dims are texts over a table of variables. Loop IR, kernels an
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from functools import cache
+from glob import glob
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 from minigrad.codegen.machines.machine import measured_of
@@ -85,13 +86,15 @@ def store_plan(key: str, plan: ExecutionPlan) -> None:
 @cache
 def sources_digest() -> str:
     """A digest of the sources of every module that decides what is in a plan; '' where they cannot be read."""
-    package = Path(__file__).resolve().parent.parent
-    files = sorted([*package.glob("*.py"), *[path for f in MAKERS for path in (package / f).rglob("*.py")],
-                    *(package / "codegen" / "machines").rglob("*.toml")])
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    files = glob(os.path.join(package, "*.py"))
+    files += [os.path.join(folder, name) for f in MAKERS for folder, _, names in os.walk(os.path.join(package, f))
+              for name in names if name.endswith((".py", ".toml"))]
     digest = sha256()
     try:
-        for path in files:
-            digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
+        for path in sorted(files):
+            with open(path, "rb", buffering=0) as file:
+                digest.update(path[len(package):].encode() + b"\0" + file.read())
     except OSError:
         return ""
     return digest.hexdigest() if files else ""

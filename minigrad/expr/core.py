@@ -10,7 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Union
 
 from minigrad.errors import ShapeError
-from minigrad.interned import Table, keep
+from minigrad.interned import Interned, Table, drop
 from minigrad.locks import free_in_children
 
 Monomial = tuple["Atom", ...]
@@ -111,7 +111,8 @@ def enter(table: Table, key: tuple, new: Callable[..., Any], *args: Any) -> Any:
         found = None if known is None else known()
         if found is None:
             found = new(*args)
-            keep(table, key, found)
+            entry = table[key] = Interned(found, drop)
+            entry.table, entry.key = table, key
     return found
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from minigrad.dtype import DType
 from minigrad.expr import Index
+from minigrad.record import record
 from minigrad.value import Value
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Reduction(NamedTuple):
     monoid: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Mapped:
     """The place that an index map reads: the input's index, conditions (each >= 0) and the value outside them.
 

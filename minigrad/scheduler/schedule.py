@@ -17,6 +17,7 @@ from minigrad.expr import Index, product
 from minigrad.ops import storage
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Scan
+from minigrad.record import record
 from minigrad.scheduler.exchanges import Exchange, exchange_of
 from minigrad.scheduler.expand import Expanded, expand_graph
 from minigrad.scheduler.figures import kernel_flops, kernel_name
@@ -44,7 +45,7 @@ NODES_PER_KERNEL = 8
 """The usual number of Nodes, composites counting as one, that become a kernel."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Step:
     """One kernel. `values` are slots, one per param; `scalars` a graph position (a run-time number) or a constant;
     `dims` the user's variable for each of the kernel's symbolic dims.
@@ -67,7 +68,7 @@ class Step:
                     self.flops, self.bytes, self.reasons, tuple(dict.fromkeys([to[k] for k in self.origins])))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Slot:
     """A place for one value: its bytes (over the symbolic dims), and the leaf position whose buffer it is, or None."""
 

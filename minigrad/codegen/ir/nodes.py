@@ -43,7 +43,6 @@ from dataclasses import dataclass, field
 
 from minigrad.codegen.microkernels.microkernel import Microkernel
 from minigrad.dtype import DType
-from minigrad.errors import present
 from minigrad.expr import Index, Var
 from minigrad.record import record
 from minigrad.value import Value
@@ -157,9 +156,11 @@ class Function:
 
     def __hash__(self) -> int:
         """The hash, computed once: the caches of programs ask again and again."""
-        if self._hash is None:
-            object.__setattr__(self, "_hash", hash((self.name, self.buffers, self.scalars, self.dims, self.body)))
-        return present(self._hash, "[Function] expected a hash")
+        found = self._hash
+        if found is None:
+            found = hash((self.name, self.buffers, self.scalars, self.dims, self.body))
+            object.__setattr__(self, "_hash", found)
+        return found
 
 
 def extent_of(function: Function) -> Index:

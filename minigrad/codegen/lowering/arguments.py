@@ -176,8 +176,8 @@ class _Arguments:
                        for nest in nests])
         params = self.kernel.params
         if self.sized:
-            params = tuple([replace(p, shape=(self.lengths.get(p.name) or self.size(f"m.{p.name}", p.shape[0]),))
-                            for p in params])
+            params = tuple([Param(p.name, p.dtype, (self.lengths.get(p.name) or self.size(f"m.{p.name}", p.shape[0]),),
+                                  p.mode, p.layout) for p in params])
         dims = (*self.kernel.dims, *self.found.values())
         return Kernel(self.kernel.name, params, self.kernel.scalars, dims, nests), tuple([n for _, n in self.found])
 

@@ -21,6 +21,7 @@ from minigrad.codegen.kernel.value_walk import Rewriter, loaded
 from minigrad.dtype import DType
 from minigrad.errors import present
 from minigrad.expr import Index, Var, bounds, coefficient, subs, variables
+from minigrad.record import record
 from minigrad.value import Value, const, free_variables, guard, walk
 
 
@@ -63,7 +64,7 @@ class Refused(Exception):
     """The reason why a nest is not a contraction."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Factor:
     value: Value
     uses: frozenset[Var]

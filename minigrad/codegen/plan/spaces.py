@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Store, is_sum
 from minigrad.codegen.kernel.value_walk import loaded, locals_of
 from minigrad.codegen.lowering.rename import statements
 from minigrad.expr import Index, Var
+from minigrad.record import record
 from minigrad.value import Value
 
 Unit = tuple[Define, ...] | Define | Store | Nest
@@ -55,7 +55,7 @@ def units(body: Sequence[Define | Store | Nest]) -> list[Unit]:
     return made
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Space:
     """The index variables of one loop nest: a domain, or a sum's and those of `others`, sums that share it. `around`:
     those of inner nests and sums that it is inside of."""

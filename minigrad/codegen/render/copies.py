@@ -16,6 +16,7 @@ from minigrad.codegen.ir.nodes import Function, Loop, Stmt
 from minigrad.codegen.ir.walk import blocks, statements
 from minigrad.errors import InternalError
 from minigrad.expr import Expr, Index, Var, bounds, split, subs, to_text, variables, varying
+from minigrad.expr.sums import shifted
 
 
 class Form:
@@ -60,7 +61,7 @@ class Copies:
             if found is None:
                 found = form.known[key] = subs(rest, copy)
             rest = found
-        return rest + constant if constant else rest
+        return shifted(rest, constant) if constant and type(rest) is not int else rest + constant
 
     def form_of(self, e: Expr) -> Form:
         """The index as a part that copies share and steps by the variables of copies."""

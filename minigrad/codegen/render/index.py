@@ -36,7 +36,7 @@ def sums(out: Emitter, e: Index, lane: int | None = None) -> tuple[list[Ref], in
     """`e` as one partial sum per loop level, outermost first, and its constant; `lane` is the lane's number."""
     if isinstance(e, int):
         return [], e
-    whole: Index = varying(e)
+    whole: Index = e.known_varying or varying(e)
     key = "sums", whole, lane
     found = out.memo.get(key)
     if found is None:
@@ -154,7 +154,7 @@ def by_lane(out: Emitter, e: Index) -> tuple[Index, int] | None:
     """(rest, stride) with e = rest + stride * lane and nothing else that varies, or None."""
     if isinstance(e, int) or out.lane is None:
         return e, 0
-    whole = varying(e)
+    whole = e.known_varying or varying(e)
     key = "by_lane", whole
     if key in out.memo:
         found = out.memo[key]
@@ -194,7 +194,10 @@ def lane_steps(out: Emitter, e: Index) -> tuple[Index, list[int]] | None:
     """(rest, steps) with e = rest + steps[lane] for constant steps, such as those of lane // 2; or None."""
     if out.lane is None or isinstance(e, int) or value_atoms(e):
         return None
-    rest = subs(e, {out.lane: out.first_lane})
-    moved = [subs(e, {out.lane: out.first_lane + i}) - rest for i in range(out.real_width)]
-    steps = [step for step in moved if isinstance(step, int)]
-    return (rest, steps) if len(steps) == len(moved) else None
+    rest, steps = subs(e, {out.lane: out.first_lane}), list[int]()
+    for i in range(out.real_width):
+        step = subs(e, {out.lane: out.first_lane + i}) - rest
+        if not isinstance(step, int):
+            return None
+        steps.append(step)
+    return rest, steps

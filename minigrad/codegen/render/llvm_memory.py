@@ -44,7 +44,8 @@ class LlvmAccess(Access):
         multiply-adds need.
         """
         kind = memory_type(memory.dtype)
-        whole, constant = (0, offset) if isinstance(offset, int) else (varying(offset), offset.const)
+        whole, constant = (0, offset) if isinstance(offset, int) else \
+            (offset.known_varying or varying(offset), offset.const)
         key = memory.text, whole, lane
         found = self.out.memo.get(key)
         if found is None:

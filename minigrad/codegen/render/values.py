@@ -13,7 +13,6 @@ from minigrad.codegen.render.refs import Ref
 from minigrad.codegen.render.steps import Maker, Step, Steps
 from minigrad.codegen.transforms.math import FUNCTIONS
 from minigrad.dtype import bool_
-from minigrad.errors import present
 from minigrad.value import BINARY, UNARY, Value
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ class Values:
         if ref is not None:
             return ref
         stack = [(step, mask, table, key)]
-        while stack:
+        while True:
             step, m, table, key = stack[-1]
             inside, parts, under = step.inside, step.parts, m
             if inside is not None:
@@ -81,7 +80,8 @@ class Values:
                 stack.pop()
                 refs.reverse()
                 ref = table[key] = step.make(out, step.value, m, refs)
-        return present(ref, "[render] expected a value")
+                if not stack:
+                    return ref
 
     def at_once(self, v: Value, mask: Ref | None) -> Ref | None:
         """A local, a load, or one operation on locals and register buffers; None for other values. Nothing needs to be

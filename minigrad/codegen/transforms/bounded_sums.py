@@ -47,6 +47,8 @@ def bounded_sums(function: Function, values: Mapping[Var, Index]) -> Function:
         return function
     limit = TERMS_OF_ITEMS if group_size(function) else TERMS
     blocked = _Blocks(allocated, limit, values, names(function))
+    if blocked.are_short(function.body):
+        return function
     made = map_function(function, blocked.body)
     return made if blocked.changed else function
 
@@ -74,6 +76,29 @@ class _Blocks:
             made += self.loop(inner) if type(inner) is Loop and inner.kind == "serial" else [inner]
         return tuple(made) if self.changed else body
 
+    def are_short(self, body: Body) -> bool:
+        """True where no accumulator takes many terms: told by one walk, as most functions need no more."""
+        begin, terms = dict[str, int](), dict[str, int]()
+
+        def look(body: Body, around: tuple[Loop, ...]) -> None:
+            for s in body:
+                if type(s) is Alloc:
+                    begin[s.name] = len(around)
+                elif type(s) is Store and s.buffer in self.allocated:
+                    times = 1
+                    for loop in around[begin[s.buffer]:]:
+                        if loop.kind != "unroll" or loop.var not in variables(s.offset):
+                            times *= max(self.trips(loop), 1) if loop.kind != "vector" else 1
+                    terms[s.buffer] = terms.get(s.buffer, 0) + times
+                elif type(s) is Loop:
+                    look(s.body, (*around, s))
+                else:
+                    for inner in blocks(s):
+                        look(inner, around)
+
+        look(body, ())
+        return max(terms.values(), default=0) <= self.limit
+
     def iterations(self, s: Loop) -> int:
         """The iterations of a loop, with those of the loops inside it."""
         inner = [self.iterations(x) for x in s.body if type(x) is Loop]
@@ -82,7 +107,8 @@ class _Blocks:
         return self.trips(s) * max(inner, default=1)
 
     def trips(self, s: Loop) -> int:
-        return max(bounds(subs(s.stop - s.start, self.values))[1], 0)
+        length = s.stop - s.start
+        return max(length if isinstance(length, int) else bounds(subs(length, self.values))[1], 0)
 
     def added_by(self, body: Sequence[Stmt], among: Iterable[str] | None = None) -> dict[str, _Sums]:
         """The accumulators that statements add to and do nothing else with, of those allocated outside of them."""
