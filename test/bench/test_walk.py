@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES, CHANGES = 160, 1600
+FILES, CHANGES = 178, 2560
 """A few more than there are."""
 
 
