@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from minigrad.codegen.kernel.nodes import Block, Define, Kernel, Nest, Param, Steps, Store, nests_of
-from minigrad.codegen.kernel.text import statements
 from minigrad.codegen.kernel.value_eval import (
     Array,
     Fault,
@@ -32,6 +31,7 @@ from minigrad.codegen.kernel.value_eval import (
     operate,
 )
 from minigrad.codegen.kernel.value_walk import Rewriter
+from minigrad.codegen.kernel.walk import statements
 from minigrad.errors import InternalError
 from minigrad.expr import Atom, Index, Var, evaluate, to_text, variables
 from minigrad.value import Value, ValueIndex, indices_of, local, values_inside, walk

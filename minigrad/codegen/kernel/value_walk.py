@@ -151,6 +151,11 @@ def locals_of(value: Value) -> set[str]:
     return {v.name for v in walk(value) if v.op == "local"}
 
 
+def loads(*values: Value) -> list[Value]:
+    """The loads in values, those inside indices too, each once."""
+    return [v for v in walk(*values) if v.op == "load"]
+
+
 def loaded(*values: Value) -> set[str]:
     """The buffers that values read."""
-    return {v.buffer for v in walk(*values) if v.op == "load"}
+    return {v.buffer for v in loads(*values)}

@@ -9,9 +9,10 @@ import numpy as np
 from minigrad.codegen.kernel.coverage import Placed, box, linear, points, uncovered, unstored
 from minigrad.codegen.kernel.monoid import MONOIDS
 from minigrad.codegen.kernel.nodes import Block, Define, Kernel, Nest, Param, Steps, Store, nests_of
-from minigrad.codegen.kernel.text import MODES, statements
+from minigrad.codegen.kernel.text import MODES
 from minigrad.codegen.kernel.value_eval import index_value
 from minigrad.codegen.kernel.value_verify import check_name, check_types, check_variables, fail
+from minigrad.codegen.kernel.walk import statements
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var, bounds, to_text, variables
 from minigrad.value import Value, free_variables, value_atoms, values_inside, walk

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from minigrad.codegen.kernel.nodes import Kernel, Nest, Param
 from minigrad.codegen.kernel.value_walk import map_leaves
-from minigrad.codegen.lowering.rename import map_nest
+from minigrad.codegen.kernel.walk import map_nest
 from minigrad.expr import Index, product
 from minigrad.value import Value, ValueIndex, rebuild, value_atoms, walk
 

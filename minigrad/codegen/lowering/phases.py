@@ -13,7 +13,8 @@ from math import gcd, lcm, prod
 
 from minigrad.codegen.kernel.monoid import MONOIDS
 from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Store
-from minigrad.codegen.lowering.rename import rename_nest, statements
+from minigrad.codegen.kernel.walk import assignments, bound_variables
+from minigrad.codegen.lowering.rename import rename_nest
 from minigrad.errors import present
 from minigrad.expr import Index, Mod, Var, bounds, subs, variables
 from minigrad.value import (
@@ -24,7 +25,6 @@ from minigrad.value import (
     indices_of,
     rebuild,
     reduce,
-    reductions_in,
     substitute,
     walk,
 )
@@ -53,8 +53,8 @@ def _divisibility(condition: Index) -> Mod | None:
 
 
 def _divisibilities(nest: Nest) -> Iterator[Mod]:
-    for s in statements((nest,)):
-        if not isinstance(s, Nest) and any([_divisibility(e) is not None for e in expressions(s.value)]):
+    for s in assignments((nest,)):
+        if any([_divisibility(e) is not None for e in expressions(s.value)]):
             for v in walk(s.value):
                 for condition in indices_of(v) if v.op == "guard" else ():
                     m = _divisibility(condition)
@@ -83,7 +83,7 @@ def _phases(nest: Nest) -> list[Nest]:
             if v in variables(m.a):
                 periods[v] = lcm(periods.get(v, 1), _period(m, v) or 1)
     split = [v for v, period in periods.items() if period > 1]
-    if prod(periods.values()) > MAX_PHASES or any(variables(v.hi) & set(split) for v in _bound(nest)):
+    if prod(periods.values()) > MAX_PHASES or any(variables(v.hi) & set(split) for v in bound_variables((nest,))):
         return [nest]
     phases = []
     for residues in combinations(*(range(periods[v]) for v in split)):
@@ -93,17 +93,6 @@ def _phases(nest: Nest) -> list[Nest]:
     if any(True for phase in phases for _ in _divisibilities(phase)):
         return [nest]
     return phases
-
-
-def _bound(nest: Nest) -> set[Var]:
-    found: set[Var] = set()
-    for s in statements((nest,)):
-        if isinstance(s, Nest):
-            found.update(s.domain)
-        else:
-            for v in reductions_in(s.value):
-                found.update(v.over)
-    return found
 
 
 def _phase(nest: Nest, residues: dict[Var, tuple[int, int]]) -> Nest | None:

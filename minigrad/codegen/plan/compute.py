@@ -17,9 +17,8 @@ from minigrad.codegen.ir.nodes import Function, Let, Stmt
 from minigrad.codegen.ir.nodes import Store as IRStore
 from minigrad.codegen.ir.walk import fresh, map_blocks, map_function
 from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Store
-from minigrad.codegen.kernel.value_walk import loaded, replace_values
-from minigrad.codegen.lowering.beside import loads
-from minigrad.codegen.lowering.rename import map_nest, statements
+from minigrad.codegen.kernel.value_walk import loaded, loads, replace_values
+from minigrad.codegen.kernel.walk import assignments, map_nest, statements
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.loops import Loops, divides, refuse
 from minigrad.codegen.plan.steps import Compute, Plan, resolve
@@ -47,7 +46,7 @@ def computed(before: Nest, nest: Nest) -> Computed | None:
     if not isinstance(define, Define) or define.value.op != "reduce" or define.value.args[0].reduces:
         return None
     ours = (*nest.domain, *define.value.over)
-    found = {v for s in statements((nest,)) if not isinstance(s, Nest) for v in _loads(s.value, store.param)}
+    found = {v for s in assignments((nest,)) for v in _loads(s.value, store.param)}
     own = {v.indices for v in _loads(store.value, store.param)}
     stored = {s.param for s in statements(nest.body) if isinstance(s, Store)}
     once = len(found) == 1 and found == set(_loads(define.value.args[0], store.param))

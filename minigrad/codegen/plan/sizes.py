@@ -12,11 +12,11 @@ from itertools import count
 from math import lcm
 
 from minigrad.codegen.kernel.nodes import Kernel, Nest
+from minigrad.codegen.kernel.walk import accesses_of
 from minigrad.codegen.lowering.arguments import (
     MOST,
     Extents,
     Multiples,
-    accesses,
     plain_variables,
     variables_of,
     with_arguments,
@@ -81,7 +81,7 @@ def _short_rows(nest: Nest, plan: Plan) -> set[str]:
 def _begins_once(nest: Nest) -> bool:
     """True where all accesses of a buffer begin at one element, which `from_first` can make the first."""
     begins: dict[str, int] = {}
-    return all([begins.setdefault(name, first) == first == bounds(e)[0] for name, e in accesses((nest,))
+    return all([begins.setdefault(name, first) == first == bounds(e)[0] for name, (e,) in accesses_of((nest,))
                 for first in [e.const if isinstance(e, Expr) else e]])
 
 

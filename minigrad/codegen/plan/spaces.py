@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Store, is_sum
 from minigrad.codegen.kernel.value_walk import loaded, locals_of
-from minigrad.codegen.lowering.rename import statements
+from minigrad.codegen.kernel.walk import assignments, statements
 from minigrad.expr import Index, Var
 from minigrad.value import Value
 
@@ -18,7 +18,7 @@ Unit = tuple[Define, ...] | Define | Store | Nest
 def touched(body: Sequence[Unit]) -> tuple[set[str], set[str]]:
     """The buffers that statements read, and those that they store to."""
     flat = tuple([s for u in body for s in (u if isinstance(u, tuple) else (u,))])
-    own = [s for s in statements(flat) if not isinstance(s, Nest)]
+    own = list(assignments(flat))
     return loaded(*[s.value for s in own]), {s.param for s in own if isinstance(s, Store)}
 
 
