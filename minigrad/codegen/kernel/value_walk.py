@@ -35,6 +35,16 @@ def replace_values(root: Value, by: Mapping[Value, Value]) -> Value:
     return done[root]
 
 
+def rebuilt(root: Value, one: Callable[[Value, tuple[Value, ...]], Value | None]) -> Value:
+    """`root` with what `one(value, operands)` makes of each value in it, operands first; where that is None, the same
+    operation over these operands."""
+    done: dict[Value, Value] = {}
+    for v in walk(root):
+        args = tuple([done[a] for a in v.args])
+        done[v] = one(v, args) or rebuild(v, args, v.attr)
+    return done[root]
+
+
 def guarded_loads(roots: Iterable[Value], conditions: Conditions, left: Callable[[Conditions], Conditions | None]
                   ) -> Iterator[tuple[Value, Conditions]]:
     """The loads in values, once per set of conditions under which they happen: `conditions` and those of guards around

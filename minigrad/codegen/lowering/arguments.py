@@ -28,6 +28,7 @@ from math import ceil
 from minigrad.codegen.ir.nodes import BufferParam, Function
 from minigrad.codegen.ir.walk import names
 from minigrad.codegen.kernel.nodes import Kernel, Nest, Param, Store
+from minigrad.codegen.kernel.value_walk import rebuilt
 from minigrad.codegen.kernel.walk import accesses_of, assignments, expressions_of, map_nest, statements
 from minigrad.codegen.lowering.flatten import map_accesses
 from minigrad.expr import Expr, Index, Var, bounds, product, subs, variables, varying
@@ -157,8 +158,8 @@ class _Arguments:
                 of = multiples.get(v.name, 1)
                 self.sized[v] = Var(v.name, 0, self.size(kind, v.hi + 1, block, of) - 1) if block else v
         self.all = len(self.sized) == len(own)
-        nests = tuple([self.resized(map_nest(nest, self.value, lambda name, at: (self.offset(name, at[0]),)))
-                       for nest in nests])
+        nests = tuple([map_nest(nest, lambda root: rebuilt(root, self.value),
+                                lambda name, at: (self.offset(name, at[0]),), self.scope) for nest in nests])
         params = self.kernel.params
         if self.sized:
             params = tuple([replace(p, shape=(self.lengths.get(p.name) or self.size(f"m.{p.name}", p.shape[0]),))
@@ -185,31 +186,26 @@ class _Arguments:
 
     # ---- nests and values ----
 
-    def resized(self, nest: Nest) -> Nest:
-        """The nest, and those inside it, over variables of other extents."""
-        if not self.sized:
-            return nest
-        body = tuple([self.resized(s) if isinstance(s, Nest) else s for s in nest.body])
-        return Nest(tuple([self.sized.get(v, v) for v in nest.domain]), body)
+    def scope(self, over: tuple[Var, ...]) -> tuple[Var, ...]:
+        """Variables of other extents."""
+        return tuple([self.sized.get(v, v) for v in over])
 
-    def value(self, root: Value) -> Value:
-        done: dict[Value, Value] = {}
-        for v in walk(root):
-            attr, args = v.attr, tuple([done[a] for a in v.args])
-            if v.op in COMPARISONS and len(args) == 2:
-                args = self.compared(v, args[0], 0), self.compared(v, args[1], 1)
-            elif v.op == "load":
-                name, (at,) = v.buffer, v.indices
-                at = self.offset(name, at)
-                attr = (name, (self.moved(name, at) if self.pointwise else at,))
-            elif v.op == "reduce" and self.sized:
-                attr = (v.monoid, tuple([self.sized.get(r, r) for r in v.over]))
-            elif v.op == "guard":
-                attr = tuple([self.condition(v.op, e) for e in v.conditions])
-            elif v.op == "index":
-                attr = self.condition(v.op, v.index)
-            done[v] = rebuild(v, args, attr)
-        return done[root]
+    def value(self, v: Value, args: tuple[Value, ...]) -> Value:
+        """A value over new operands."""
+        attr = v.attr
+        if v.op in COMPARISONS and len(args) == 2:
+            args = self.compared(v, args[0], 0), self.compared(v, args[1], 1)
+        elif v.op == "load":
+            name, (at,) = v.buffer, v.indices
+            at = self.offset(name, at)
+            attr = (name, (self.moved(name, at) if self.pointwise else at,))
+        elif v.op == "reduce":
+            attr = (v.monoid, self.scope(v.over))
+        elif v.op == "guard":
+            attr = tuple([self.condition(v.op, e) for e in v.conditions])
+        elif v.op == "index":
+            attr = self.condition(v.op, v.index)
+        return rebuild(v, args, attr)
 
     def offset(self, name: str, e: Index) -> Index:
         """An access whose steps are arguments, or products of those and of the extents that they step over; where some

@@ -150,9 +150,7 @@ def written_out(nest: Nest, total: Define, single: dict[Var, Index]) -> tuple[Va
 
 
 def _reads_first(stores: list[Store]) -> tuple[Store, ...]:
-    if len(stores) == 1:
-        return tuple(stores)
-    left = [(s, {v.buffer for v in walk(s.value) if v.op == "load"}) for s in stores]
+    left = [(s, loaded(s.value)) for s in stores]
     ordered: list[Store] = []
     while left:
         k = next((k for k, (s, _) in enumerate(left)

@@ -8,7 +8,6 @@ along an axis. Phases of a strided gradient, which interleave their outputs, are
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd, prod
 
@@ -17,7 +16,7 @@ from minigrad.codegen.kernel.factors import factors_of, product_of
 from minigrad.codegen.kernel.nodes import Define, Nest, Store
 from minigrad.codegen.patterns.recognise import Refused, written_out
 from minigrad.expr import Index, Var, bounds, coefficient, subs, variables
-from minigrad.value import Value, binary, const, expressions, free_variables, guard, rebuild, reduce, walk
+from minigrad.value import Value, binary, const, expressions, free_variables, guard, map_indices, reduce, walk
 
 MAX_STEP = 4
 """Stride or dilation beyond which most of a staged row is never read."""
@@ -284,24 +283,14 @@ def in_positions(value: Value, axes: tuple[tuple[Axis, Var], ...]) -> Value:
             total = total + place
         return subs(e, zeros) + total if zeros else e
 
-    return map_indices(value, index)
+    return map_indices(without_loaded(value), index)
 
 
-def map_indices(root: Value, fn: Callable[[Index], Index]) -> Value:
-    """`root` with every index expression replaced."""
-    done: dict[Value, Value] = {}
-    for v in walk(root):
-        if v.inner:
-            raise Refused("an index is loaded")
-        attr: object = v.attr
-        if v.op == "load":
-            attr = (v.buffer, tuple(fn(e) for e in v.indices))
-        elif v.op == "guard":
-            attr = tuple(fn(e) for e in v.conditions)
-        elif v.op == "index":
-            attr = fn(v.index)
-        done[v] = rebuild(v, tuple(done[a] for a in v.args), attr)
-    return done[root]
+def without_loaded(value: Value) -> Value:
+    """The value. Raises Refused where an index of it is loaded."""
+    if value.gathers:
+        raise Refused("an index is loaded")
+    return value
 
 
 def _step(v: Var, outputs: tuple[Store, ...]) -> int:
