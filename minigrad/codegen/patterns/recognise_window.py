@@ -14,8 +14,8 @@ from math import gcd, prod
 from minigrad.codegen.kernel.access import extent
 from minigrad.codegen.kernel.factors import factors_of, product_of
 from minigrad.codegen.kernel.nodes import Define, Nest, Store
-from minigrad.codegen.patterns.recognise import Refused, written_out
-from minigrad.expr import Index, Var, bounds, coefficient, subs, variables
+from minigrad.codegen.patterns.recognise import Refused, output_step, written_out
+from minigrad.expr import Index, Var, coefficient, subs, variables
 from minigrad.value import Value, binary, const, expressions, free_variables, guard, map_indices, reduce, walk
 
 MAX_STEP = 4
@@ -153,7 +153,7 @@ def recognised(parts: Parts) -> Window:
 
 
 def _taps_form(parts: Parts) -> Window:
-    by_step = sorted(parts.domain, key=lambda v: _step(v, parts.outputs))
+    by_step = sorted(parts.domain, key=lambda v: output_step(v, parts.outputs))
     column = by_step[0]
     inside = [f for f in parts.factors if column in free_variables(f)]
     weights = [f for f in parts.factors if column not in free_variables(f)]
@@ -222,7 +222,7 @@ def window_of(form: str, parts: Parts, rows: Axis, columns: Axis, x: Value, othe
     value = in_positions(x, ((rows, row), (columns, column)))
     if free_variables(value) & {v for v in taken if v is not None}:
         raise Refused("an index is not a function of positions")
-    planes = tuple(v for v in sorted(parts.domain, key=lambda v: -_step(v, parts.outputs)) if v not in taken)
+    planes = tuple(v for v in sorted(parts.domain, key=lambda v: -output_step(v, parts.outputs)) if v not in taken)
     phase = Phase(parts.name, rows, columns, other)
     image = (rows.image, columns.image) if form == "taps" else (rows.tap, columns.tap)
     group = Rows((phase,), image[0], image[1] or Var("one.", 0, 0), parts.outputs)
@@ -291,13 +291,6 @@ def without_loaded(value: Value) -> Value:
     if value.gathers:
         raise Refused("an index is loaded")
     return value
-
-
-def _step(v: Var, outputs: tuple[Store, ...]) -> int:
-    c = coefficient(outputs[0].indices[0], v)
-    if c is None:
-        raise Refused(f"an index is not linear in {v}")
-    return max(map(abs, bounds(c)))
 
 
 def _value_step(value: Value, v: Var) -> int:
