@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.codegen.kernel.monoid import MONOIDS
 from minigrad.dtype import DType, bfloat16, bfloat16_to_float32, bool_, float16, float32, float32_to_bfloat16
 from minigrad.errors import InternalError
 from minigrad.expr import Atom, Binary, FloorDiv, Index, Max, Min, Opaque, Var
@@ -20,7 +21,6 @@ from minigrad.value import BINARY, COMPARISONS, Value
 Array = np.ndarray
 
 _erf = np.frompyfunc(math.erf, 1, 1)
-_MONOIDS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 def carrier(dtype: DType) -> np.dtype:
@@ -146,12 +146,13 @@ def bitcast(x: Array, source: DType, target: DType) -> Array:
 
 def combine(monoid: str) -> np.ufunc:
     """The numpy operation that combines two values of a monoid."""
-    return _MONOIDS[monoid]
+    ufunc: Any = _BINARY[MONOIDS[monoid].combine]
+    return ufunc
 
 
 def fold(monoid: str, dtype: DType, x: Array, axes: tuple[int, ...]) -> Array:
     """Reduces carried values over `axes`; float32 sums and products are accumulated in float64 and rounded once."""
-    ufunc = _MONOIDS[monoid]
+    ufunc = combine(monoid)
     if dtype.compute is float32 and monoid in ("sum", "prod"):
         return rounded(ufunc.reduce(x, axis=axes, dtype=np.float64), dtype)
     if monoid in ("max", "min"):
@@ -193,11 +194,7 @@ def operate(v: Value, args: list[Result]) -> Result:
     op = v.op
     if op == "const":
         return constant(v.number, v.dtype), None
-    values, fault = [], None
-    for value, f in args:
-        values.append(value)
-        if f is not None:
-            fault = merge(fault, f)
+    values, fault = [value for value, _ in args], merge(*[f for _, f in args])
     if op == "where":
         return np.where(*values), fault
     if op == "cast":

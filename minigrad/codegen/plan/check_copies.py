@@ -54,7 +54,7 @@ def check_copies(kernel: Kernel, nest: Nest, plan: object) -> None:
         g = ctx.gathered
 
         def element(here: Position) -> Value:
-            return load("", tuple([here.at[v] for v in nest.domain]), float64)
+            return load("", tuple([here.at[v] for v in ctx.nest.domain]), float64)
 
         _Check(ctx, g.step, g.box, g.step.at, ()).run(lambda here: over_results(
             ctx, g, here, lambda at, _, there: [Store("", g.box.at(at), element(at), there)]), element)

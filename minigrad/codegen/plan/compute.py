@@ -9,7 +9,7 @@ Halide, TVM: compute_at.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import permutations
 
@@ -46,10 +46,10 @@ def computed(before: Nest, nest: Nest) -> Computed | None:
     if not isinstance(define, Define) or define.value.op != "reduce" or define.value.args[0].reduces:
         return None
     ours = (*nest.domain, *define.value.over)
-    found = {v for s in assignments((nest,)) for v in _loads(s.value, store.param)}
-    own = {v.indices for v in _loads(store.value, store.param)}
+    found = {v for s in assignments((nest,)) for v in loads(s.value) if v.buffer == store.param}
+    own = {v.indices for v in loads(store.value) if v.buffer == store.param}
     stored = {s.param for s in statements(nest.body) if isinstance(s, Store)}
-    once = len(found) == 1 and found == set(_loads(define.value.args[0], store.param))
+    once = len(found) == 1 and found <= set(loads(define.value.args[0]))
     if not once or own - {store.indices} or stored & (loaded(store.value) | {store.param}):
         return None
     read, = found
@@ -60,10 +60,6 @@ def computed(before: Nest, nest: Nest) -> Computed | None:
         if all(v.hi == x.hi for v, x in at.items()) and subs(store.indices[0], at) == read.indices[0]:
             return Computed(read, store, at)
     return None
-
-
-def _loads(value: Value, name: str) -> Iterator[Value]:
-    return (x for x in loads(value) if x.buffer == name)
 
 
 def with_compute(before: Nest, nest: Nest, plan: Plan) -> Plan | None:
@@ -99,13 +95,9 @@ def build_computed(kernel: Kernel, before: Nest | None, plan: Plan, name: str) -
     if fault is not None or found is None:
         raise refuse(step, *(fault or ("", "")))
     marked = load(step.buffer, (*found.load.indices, *found.at.values()), found.load.dtype)
-    nest = map_nest(nest, lambda v: _replaced(v, found.load, marked), lambda _, at: at)
+    nest = map_nest(nest, lambda v: replace_values(v, {found.load: marked}), lambda _, at: at)
     made = build(replace(kernel, nests=(nest,)), nest, plan, name)
     return map_function(made, _Expanded(found).body)
-
-
-def _replaced(value: Value, old: Value, new: Value) -> Value:
-    return replace_values(value, {old: new}) if old in walk(value) else value
 
 
 class _Expanded:

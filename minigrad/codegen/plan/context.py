@@ -118,26 +118,17 @@ class Context(Places):
     def undecided(self, name: str, here: Position) -> Cut | None:
         """The outermost split around a loop whose last block may run as a loop of its own, if nothing is known yet of
         the present block."""
-        found, s = None, self.loops.made_by.get(name)
-        while s is not None:
-            if s.edge == "rest" and name in self.loops.inside(s.inner) and s.loop not in here.full_splits and \
-                    not divides(s, self.loops.count(s.loop, here)):
-                found = s
-            s = self.loops.made_by.get(s.loop)
-        return found
+        found = [s for s in self.loops.makers(name) if s.edge == "rest" and name in self.loops.inside(s.inner)
+                 and s.loop not in here.full_splits and not divides(s, self.loops.count(s.loop, here))]
+        return found[-1] if found else None
 
     def begun_by(self, name: str, here: Position) -> list[Cut]:
         """Splits whose blocks a loop is the outermost over, and which may leave some elements; not those across lanes
         that are open."""
-        found, s = [], self.loops.made_by.get(name)
-        while s is not None:
-            over, inside = self.loops.inside(s.outer), self.loops.inside(s.inner)
-            if s.edge == "rest" and name == next(x for x in self.loops.order if x in over) and \
-                    not divides(s, self.loops.count(s.loop, here)) and \
-                    not any(self.loops.kind[i] == "vector" and i in here.places for i in inside):
-                found.append(s)
-            s = self.loops.made_by.get(s.loop)
-        return found
+        lanes = {x for x in here.places if self.loops.kind.get(x) == "vector"}
+        return [s for s in self.loops.makers(name) if s.edge == "rest" and lanes.isdisjoint(self.loops.inside(s.inner))
+                and name == next(x for x in self.loops.order if x in self.loops.inside(s.outer))
+                and not divides(s, self.loops.count(s.loop, here))]
 
     def within(self, here: Position, of: Container[Var] | None = None) -> tuple[Index, ...]:
         """The conditions of an element that no block with the edge guard has too much; of some variables."""

@@ -341,10 +341,16 @@ class Loops:
         s = self.made_by.get(name)
         return self.top(s.loop) if s is not None and name == s.inner else name
 
+    def makers(self, name: str) -> Iterator[Cut]:
+        """The splits that made a loop, the last one first."""
+        while (s := self.made_by.get(name)) is not None:
+            yield s
+            name = s.loop
+
     def upwards(self, s: Cut) -> Iterator[Cut]:
         """A split and those around it that it is a part of the blocks of."""
         yield s
-        while (parent := self.made_by.get(s.loop)) is not None:
+        for parent in self.makers(s.loop):
             if s.loop == parent.inner:
                 yield parent
             s = parent

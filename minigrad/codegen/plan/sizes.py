@@ -7,7 +7,6 @@
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
 from math import lcm
@@ -173,7 +172,7 @@ def _splits(plan: Plan) -> dict[str, str]:
     return {x: s.loop for s in plan.steps if isinstance(s, Split) for x in (s.outer, s.inner)}
 
 
-def _made_of(loop: str, whole: Mapping[str, str]) -> str:
+def _made_of(loop: str, whole: dict[str, str]) -> str:
     """What a loop was made of at first, by the loops that splits took apart, in order."""
     for part, of in reversed(whole.items()):
         loop = of if part == loop else loop
