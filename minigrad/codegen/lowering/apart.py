@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Param, Steps, Store
 from minigrad.codegen.kernel.value_walk import Rewriter, locals_of
-from minigrad.codegen.kernel.walk import assignments, statements
+from minigrad.codegen.kernel.walk import assignments, map_nest, statements
 from minigrad.codegen.lowering.flatten import offset
 from minigrad.errors import present
 from minigrad.expr import Index, product
@@ -59,8 +59,7 @@ def _of(nest: Nest, run: list[Define | Store], names: Sequence[Define], known: d
     if all(isinstance(s, Define) for s in run) and not names:
         return []
     here = Rewriter({}, locals_=known)
-    body = [replace(s, value=here.value(s.value)) if isinstance(s, Define) else
-            Store(s.param, tuple(map(here.index, s.indices)), here.value(s.value)) for s in run]
+    body = list(map_nest(Nest((), tuple(run)), here.value, lambda _, at: tuple(map(here.index, at))).body)
     for d in names:
         size, dtype = product([v.hi + 1 for v in nest.domain]), d.value.dtype
         kept.append(Param(f"kept{len(kept)}", dtype, (size,), "inout"))

@@ -71,7 +71,6 @@ class Lowering:
     definitions: dict[tuple[Node, tuple[Index, ...]], Define] = field(default_factory=dict)
     memo: dict[tuple[Node, tuple[Index, ...]], Value] = field(default_factory=dict)
     counter: int = 0
-    lift: bool = True
     kept: frozenset[Node] = frozenset()
     """Reductions that are outputs of rows: they are definitions also where there is nothing to reduce."""
 
@@ -127,7 +126,7 @@ class Lowering:
     def constant(self, value: Any, dtype: DType) -> Value:
         if isinstance(value, Expr):
             return cast(index(value, int64), dtype.compute)
-        if self.lift and dtype.is_float and value == value and value not in LIFTED_NEVER:  # NaN stays too
+        if dtype.is_float and value == value and value not in LIFTED_NEVER:  # NaN stays too
             return local(self.scalar(float(value), dtype.compute).name, dtype.compute)
         return const(value, dtype.compute)
 

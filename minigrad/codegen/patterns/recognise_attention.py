@@ -4,12 +4,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from minigrad.codegen.kernel.monoid import MONOIDS
 from minigrad.codegen.kernel.nodes import Define, Nest, Store
 from minigrad.codegen.kernel.value_walk import replace_values
 from minigrad.codegen.lowering.attention import shift_of
-from minigrad.dtype import DType
 from minigrad.expr import Index, Var, coefficient, emax, emin, subs
-from minigrad.value import Value, binary, const, free_variables, local, walk
+from minigrad.value import Value, binary, free_variables, local, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +129,7 @@ def reduced(value: Value) -> tuple[str, Var, Value, tuple[Index, ...]] | None:
     if body.op != "guard":
         return monoid, over, body, ()
     inside, outside = body.args
-    return (monoid, over, inside, body.conditions) if outside is identity_of(monoid, body.dtype) else None
-
-
-def identity_of(monoid: str, dtype: DType) -> Value:
-    """The value of a sum, or a maximum, of nothing."""
-    return const(0 if monoid == "sum" else dtype.min, dtype)
+    return (monoid, over, inside, body.conditions) if outside is MONOIDS[monoid].init(body.dtype) else None
 
 
 def sides(product: Value, key: Var) -> tuple[Value, Value] | None:

@@ -161,13 +161,9 @@ def _taps_form(parts: Parts) -> Window:
         raise Refused(f"no operand uses {column}")
     value = guard(product_of(inside), const(0, inside[0].dtype), parts.conditions)
     used = frozenset().union(*(free_variables(w) for w in weights))
-    pairs = {r: _partner(value, r, [v for v in by_step if v not in used]) for r in parts.over}
-    columns = next((a for a in pairs.values() if a.image is column), Axis(column, None))
-    others = [a for a in pairs.values() if a is not columns]
-    if len(others) > 1 or any(a.image is columns.image for a in others):
-        raise Refused(f"taps along {len(pairs)} axes")
+    pairs = [_partner(value, r, [v for v in by_step if v not in used]) for r in parts.over]
     free = [v for v in by_step[1:] if v not in used and v in free_variables(value)]
-    rows = others[0] if others else Axis(free[0] if free else None, None)
+    rows, columns = _two_axes(pairs, column, free[0] if free else None)
     if weights and rows.image is None and len(columns.taps) <= columns.stride:
         raise Refused("no position is read twice")
     other = None
@@ -198,11 +194,7 @@ def _plane_form(parts: Parts) -> Window:
     a = guard(product_of(rest), const(0, rest[0].dtype), ours)
     images.sort(key=lambda r: _value_step(a, r))
     pairs = [_partner(value, t, images) for t in taps]
-    columns = next((p for p in pairs if p.image is images[0]), Axis(images[0], None))
-    others = [p for p in pairs if p is not columns]
-    if len(others) > 1 or any(o.image is columns.image for o in others):
-        raise Refused(f"taps along {len(pairs)} axes")
-    rows = others[0] if others else Axis(None, None)
+    rows, columns = _two_axes(pairs, images[0], None)
     extra = tuple(r for r in parts.over if r not in (rows.image, columns.image))
     return window_of("plane", parts, rows, columns, value, a, extra)
 
@@ -229,6 +221,15 @@ def window_of(form: str, parts: Parts, rows: Axis, columns: Axis, x: Value, othe
     total = reduce(parts.monoid, parts.over, x if other is None else binary("mul", x, other)) if parts.over else x
     nest = Nest(parts.domain, (Define(parts.name, total), *parts.outputs))
     return Window(form, parts.monoid, planes, extra, row, column, value, (group,), nest)
+
+
+def _two_axes(pairs: list[Axis], column: Var, row: Var | None) -> tuple[Axis, Axis]:
+    """The axes of the rows and of the columns, which a tap may move along; without one, that of a variable alone."""
+    columns = next((a for a in pairs if a.image is column), Axis(column, None))
+    others = [a for a in pairs if a is not columns]
+    if len(others) > 1 or any(a.image is column for a in others):
+        raise Refused(f"taps along {len(pairs)} axes")
+    return (others[0] if others else Axis(row, None)), columns
 
 
 def _partner(value: Value, tap: Var, images: list[Var]) -> Axis:

@@ -13,10 +13,10 @@ from minigrad.codegen.kernel import value_eval
 from minigrad.codegen.kernel.access import extent
 from minigrad.codegen.kernel.factors import factors_of
 from minigrad.codegen.kernel.nodes import Nest
-from minigrad.codegen.kernel.value_walk import Rewriter, rebuilt
+from minigrad.codegen.kernel.value_walk import rebuilt
 from minigrad.codegen.lowering.scales import scaled_terms
 from minigrad.codegen.microkernels.block_product import BLOCK, FEWEST_BLOCKS, FEWEST_PANELS, KINDS, PANEL, BlockProduct
-from minigrad.codegen.plan.spaces import along, spaces, units
+from minigrad.codegen.plan.spaces import spaces, terms_of_sums, units
 from minigrad.dtype import float16, float32
 from minigrad.expr import Var, coefficient, subs
 from minigrad.value import Value, const, free_variables, substitute, walk
@@ -67,8 +67,7 @@ def products_of(nest: Nest) -> Products | None:
     if extent(panel) < FEWEST_PANELS or extent(over[0]) < FEWEST_BLOCKS:
         return None
     sums = []
-    for s, own in zip(group, along(group), strict=True):
-        body = Rewriter(own).value(s.value.args[0])
+    for s, body in zip(group, terms_of_sums(group), strict=True):
         found = _Reader(panel, lane, over).blocks(s.name, body)
         if found is None or s.value.monoid != "sum":
             return None

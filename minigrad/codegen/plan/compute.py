@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
 
 from minigrad.codegen.ir.nodes import Function, Let, Stmt
@@ -24,7 +25,7 @@ from minigrad.codegen.plan.loops import Loops, divides, refuse
 from minigrad.codegen.plan.steps import Compute, Plan, resolve
 from minigrad.expr import Index, Var, subs
 from minigrad.record import record
-from minigrad.value import Value, load, local, substitute, walk
+from minigrad.value import Value, load, local, substitute
 
 
 @record
@@ -97,27 +98,21 @@ def build_computed(kernel: Kernel, before: Nest | None, plan: Plan, name: str) -
     marked = load(step.buffer, (*found.load.indices, *found.at.values()), found.load.dtype)
     nest = map_nest(nest, lambda v: replace_values(v, {found.load: marked}), lambda _, at: at)
     made = build(replace(kernel, nests=(nest,)), nest, plan, name)
-    return map_function(made, _Expanded(found).body)
+    return map_function(made, partial(_expanded, found, set()))
 
 
-class _Expanded:
+def _expanded(found: Computed, used: set[str], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """Statements in which what a sum reads is computed first, and stored: a load that says where it is."""
-
-    def __init__(self, found: Computed):
-        self.found, self.used = found, set[str]()
-
-    def body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        out: list[Stmt] = []
-        for s in body:
-            s = map_blocks(s, self.body)
-            if isinstance(s, Let | IRStore):
-                known: dict[Value, Value] = {}
-                for v in walk(s.value):
-                    if v.op == "load" and len(v.indices) > 1:
-                        known[v] = new = local(fresh("new", self.used), v.dtype)
-                        at = dict(zip(self.found.at, v.indices[1:], strict=True))
-                        out += [Let(new.name, substitute(self.found.store.value, at)),
-                                IRStore(v.buffer, v.indices[0], new)]
-                s = replace(s, value=replace_values(s.value, known)) if known else s
-            out.append(s)
-        return tuple(out)
+    out: list[Stmt] = []
+    for s in body:
+        s = map_blocks(s, partial(_expanded, found, used))
+        if isinstance(s, Let | IRStore):
+            known: dict[Value, Value] = {}
+            for v in loads(s.value):
+                if len(v.indices) > 1:
+                    known[v] = new = local(fresh("new", used), v.dtype)
+                    at = dict(zip(found.at, v.indices[1:], strict=True))
+                    out += [Let(new.name, substitute(found.store.value, at)), IRStore(v.buffer, v.indices[0], new)]
+            s = replace(s, value=replace_values(s.value, known)) if known else s
+        out.append(s)
+    return tuple(out)

@@ -65,9 +65,6 @@ class Gathered:
         self.memory = {s.name: ctx.name(f"{s.name}_kept") for s in sums}
         self.dtypes = {s.name: s.value.dtype if ctx.tile is None else ctx.tile.tile.sum for s in sums}
 
-    def allocs(self) -> list[Alloc]:
-        return [Alloc(self.memory[s.name], self.dtypes[s.name], self.box.size, "scratch") for s in self.sums]
-
 
 class Context(Places):
     """`outer`: loops of the domain around all sums; `copies`: unrolled ones inside them; `middle`: from the outermost
@@ -102,7 +99,8 @@ class Context(Places):
         self.written_out = False
         if results is not None:
             self.gathered = Gathered(self, results, loops.units[0])  # type: ignore[arg-type]
-            self.memory += self.gathered.allocs()
+            self.memory += [Alloc(name, self.gathered.dtypes[of], self.gathered.box.size, "scratch")
+                            for of, name in self.gathered.memory.items()]
 
     def name(self, stem: str) -> str:
         """A name that nothing else in the function has."""

@@ -95,10 +95,6 @@ def _span(conditions: Sequence[Index], x: Var, count: int) -> tuple[int, int] | 
     return lo, hi
 
 
-def _has_border(factor: Value) -> bool:
-    return factor.op != "guard" or factor.args[1].op == "const"  # an image read inside alone has none, but needs room
-
-
 def aligned(stand: Places, box: Box, factor: Value, at: str, border: bool) -> Box:
     """The box with room for whole vectors in each row, its inside at a whole vector."""
     loops = stand.loops
@@ -107,8 +103,8 @@ def aligned(stand: Places, box: Box, factor: Value, at: str, border: bool) -> Bo
     last = loop_of(base_of(box.layout[-1])[1])
     beyond = _covered(loops, last) - loops.most(last) if isinstance(loops.extent(last), int) else 0
     plain = replace(box, size=box.size + beyond)  # lanes beyond the last column read on
-    if not _has_border(factor):
-        return plain
+    if factor.op == "guard" and factor.args[1].op != "const":
+        return plain  # an image read inside alone has no border, but needs room
     width = lanes_of(loops)
     outside = loops.order[:loops.order.index(at) + 1]
     rows = rows_of(stand, box, factor, Position({x: Var(x, 0, 1 << 20) for x in outside}))

@@ -1,14 +1,14 @@
 """Which statements of a nest run in one loop nest, and the loops that a plan may name."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Store, is_sum
-from minigrad.codegen.kernel.value_walk import loaded, locals_of
+from minigrad.codegen.kernel.value_walk import Rewriter, loaded, locals_of
 from minigrad.codegen.kernel.walk import assignments, statements
-from minigrad.expr import Index, Var
+from minigrad.expr import Var
 from minigrad.value import Value
 
 Unit = tuple[Define, ...] | Define | Store | Nest
@@ -103,9 +103,7 @@ def _sums_inside(value: Value, around: tuple[Var, ...]) -> Iterator[Space]:
             yield from _sums_inside(a, around)
 
 
-def along(group: Sequence[Define]) -> list[dict[Var, Index]]:
-    """For each of some sums that share loops: its variables as those of the first."""
-    if not group:
-        return []
-    first = group[0].value.over
-    return [dict(zip(s.value.over, first, strict=True)) for s in group]
+def terms_of_sums(group: Sequence[Define], names: Mapping[str, Value] | None = None) -> list[Value]:
+    """The terms of sums that share loops, over the variables of the first one, `names` in place of definitions."""
+    return [Rewriter(dict(zip(s.value.over, group[0].value.over, strict=True)), locals_=names).value(s.value.args[0])
+            for s in group]
