@@ -43,8 +43,8 @@ def accesses_of(body: Iterable[Statement]) -> Iterator[tuple[str, Indices]]:
     for s in assignments(body):
         if isinstance(s, Store):
             yield s.param, s.indices
-        for root in values_of((s,)):
-            yield from [(v.buffer, v.indices) for v in loads(root)]
+        for v in loads(s.value, *(values_inside(s.indices) if isinstance(s, Store) else ())):
+            yield v.buffer, v.indices
 
 
 def scopes_of(body: Iterable[Statement]) -> list[Scope]:

@@ -123,10 +123,10 @@ class Context(Places):
     def begun_by(self, name: str, here: Position) -> list[Cut]:
         """Splits whose blocks a loop is the outermost over, and which may leave some elements; not those across lanes
         that are open."""
-        lanes = {x for x in here.places if self.loops.kind.get(x) == "vector"}
-        return [s for s in self.loops.makers(name) if s.edge == "rest" and lanes.isdisjoint(self.loops.inside(s.inner))
+        return [s for s in self.loops.makers(name) if s.edge == "rest"
                 and name == next(x for x in self.loops.order if x in self.loops.inside(s.outer))
-                and not divides(s, self.loops.count(s.loop, here))]
+                and not divides(s, self.loops.count(s.loop, here))
+                and not any(self.loops.kind[x] == "vector" and x in here.places for x in self.loops.inside(s.inner))]
 
     def within(self, here: Position, of: Container[Var] | None = None) -> tuple[Index, ...]:
         """The conditions of an element that no block with the edge guard has too much; of some variables."""

@@ -173,7 +173,7 @@ def _splits(plan: Plan) -> dict[str, str]:
 
 
 def _made_of(loop: str, whole: dict[str, str]) -> str:
-    """What a loop was made of at first, by the loops that splits took apart, in order."""
+    """The loop that one was made of at first, by the loops that splits took apart, in order."""
     for part, of in reversed(whole.items()):
         loop = of if part == loop else loop
     return loop
