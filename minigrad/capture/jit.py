@@ -379,9 +379,8 @@ def jit(function: Callable | None = None, *, limit: int = MAX_CAPTURES, donate: 
     what that came to, and `memory` of the function has it. Raises BudgetError, before anything is computed, where the
     budget cannot be kept.
 
-    `search` is a time in seconds for which, after the first capture, other plans for its kernels are measured: those
-    that are faster and give the same bits are used from then on, and kept on disk, where the next process finds them
-    and searches nothing. `searched` has what was found.
+    `search` is a time in seconds for which, after the first capture, other plans for its kernels are measured: faster
+    ones that give the same bits are kept, also for other processes, which search nothing. `searched` has what was found.
     """
     budget = 0 if memory is None else bytes_of("jit", memory)
     if not isinstance(limit, int) or limit < 0 or not (function is None or callable(function)):

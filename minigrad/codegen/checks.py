@@ -8,8 +8,8 @@ from minigrad.codegen.ir.check_accesses import check_accesses
 from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.kernel.nodes import Kernel, Nest, Store
-from minigrad.codegen.kernel.text import statements
 from minigrad.codegen.kernel.verify import verify_kernel, verify_nest
+from minigrad.codegen.kernel.walk import statements
 from minigrad.codegen.plan.check_copies import check_copies
 from minigrad.errors import InternalError
 

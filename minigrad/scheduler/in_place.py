@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from minigrad.codegen.kernel.nodes import Nest, Store
 from minigrad.codegen.kernel.value_walk import Rewriter
-from minigrad.codegen.lowering.independent_axes import accesses_of
+from minigrad.codegen.kernel.walk import accesses_of
 from minigrad.codegen.lowering.lower import Lowered
 from minigrad.expr import Index
 from minigrad.ops.node import Node
@@ -31,7 +31,7 @@ def stored_over_operand(lowered: Lowered, is_done: Callable[[Node], bool]) -> tu
     if out.mode != "out" or len(kernel.nests) != 1 or len(nest.body) != 1 or not isinstance(store, Store):
         return None
     read: dict[str, set[tuple[Index, ...]]] = {}
-    for name, at in accesses_of(nest):
+    for name, at in accesses_of((nest,)):
         read.setdefault(name, set()).add(at)
     for source, node in list(zip(kernel.params, lowered.nodes, strict=True))[1:]:
         alike = source.dtype is out.dtype and source.shape == out.shape and source.layout == out.layout

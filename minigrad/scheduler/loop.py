@@ -21,10 +21,11 @@ from minigrad.codegen.ir.launch import places_of
 from minigrad.codegen.kernel.access import iterations
 from minigrad.codegen.kernel.nodes import Block, Define, Kernel, Nest, Param, Scalar, Steps, Store
 from minigrad.codegen.kernel.value_walk import Rewriter
+from minigrad.codegen.kernel.walk import map_nest, statements
 from minigrad.codegen.lowering.flatten import map_accesses, offset
 from minigrad.codegen.lowering.independent_axes import carried, independent_axes
 from minigrad.codegen.lowering.lower import Lowered, lower_group
-from minigrad.codegen.lowering.rename import kernel_dims, rename_nest, statements
+from minigrad.codegen.lowering.rename import kernel_dims, rename_nest
 from minigrad.codegen.policy.scan import choose, runs
 from minigrad.errors import present
 from minigrad.expr import Index, Var, subs
@@ -238,19 +239,8 @@ def _renamed(nest: Nest, dims: dict[Var, Index], names: dict[str, str], stem: st
     defined = {s.name: stem + s.name for s in statements((nest,)) if isinstance(s, Define)}
     rewriter = Rewriter({}, names | defined)
 
-    def inner(n: Nest) -> Nest:
-        body: list[Define | Store | Nest] = []
-        for s in n.body:
-            if isinstance(s, Nest):
-                body.append(inner(s))
-            elif isinstance(s, Define):
-                body.append(Define(defined[s.name], rewriter.value(s.value)))
-            else:
-                body.append(Store(names[s.param], tuple([rewriter.index(e) for e in s.indices]),
-                                  rewriter.value(s.value)))
-        return Nest(n.domain, tuple(body))
-
-    return rename_nest(inner(nest), dims) if dims else inner(nest)
+    made = map_nest(nest, rewriter.value, lambda _, at: tuple(map(rewriter.index, at)), name=rewriter.name)
+    return rename_nest(made, dims) if dims else made
 
 
 def _viewed(at: tuple[Index, ...], shape: tuple[Index, ...], seen: tuple[Index, ...]) -> tuple[Index, ...]:
@@ -265,10 +255,7 @@ def _viewed(at: tuple[Index, ...], shape: tuple[Index, ...], seen: tuple[Index, 
 
 def _shifted(nest: Nest, into: str, at: tuple[Index, ...]) -> Nest:
     """The nest with further indices in its stores to a buffer."""
-    body = tuple([_shifted(s, into, at) if isinstance(s, Nest) else
-                  Store(s.param, (*at, *s.indices), s.value) if isinstance(s, Store) and s.param == into else s
-                  for s in nest.body])
-    return Nest(nest.domain, body)
+    return map_nest(nest, lambda v: v, lambda name, own: (*at, *own) if name == into else own)
 
 
 def _stored(source: Param, into: str, at: tuple[Index, ...]) -> Nest:

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from minigrad.codegen.kernel.nodes import Nest, Store
 from minigrad.codegen.kernel.value_walk import Rewriter
-from minigrad.codegen.lowering.independent_axes import accesses_of, carried, independent_axes
+from minigrad.codegen.kernel.walk import accesses_of
+from minigrad.codegen.lowering.independent_axes import carried, independent_axes
 from minigrad.codegen.lowering.lower import Lowered
 from minigrad.codegen.policy.scan import choose
 from minigrad.errors import present
@@ -24,8 +25,8 @@ def stored_over(lowered: Lowered, last: Node, first: Node, target: Target) -> Lo
         return None
     steps, block = carried(kernel), present(kernel.block, "[scan] expected a block")
     out, source = [kernel.params[lowered.nodes.index(n)] for n in (last, first)]
-    reading = [k for k, nest in enumerate(steps.nests) for name, _ in accesses_of(nest) if name == source.name]
-    storing = [k for k, nest in enumerate(steps.nests) for name, _ in accesses_of(nest) if name == out.name]
+    reading = [k for k, nest in enumerate(steps.nests) for name, _ in accesses_of((nest,)) if name == source.name]
+    storing = [k for k, nest in enumerate(steps.nests) for name, _ in accesses_of((nest,)) if name == out.name]
     if len(reading) != 1 or len(storing) != 1 or reading[0] >= steps.first or storing[0] < steps.last:
         return None
     read, write = _moved(steps.nests[reading[0]]), _moved(steps.nests[storing[0]])
@@ -47,10 +48,9 @@ def stored_over(lowered: Lowered, last: Node, first: Node, target: Target) -> Lo
 def _moved(nest: Nest) -> tuple[str, str] | None:
     """(from, to) of a nest that only copies a buffer, element by element."""
     s = nest.body[0]
-    loads = [(name, at) for name, at in accesses_of(nest)]
-    if len(nest.body) != 1 or not isinstance(s, Store) or len(loads) != 2 or loads[0][1] != loads[1][1]:
+    if len(nest.body) != 1 or not isinstance(s, Store) or s.value.op != "load" or s.value.indices != s.indices:
         return None
-    return loads[1][0], s.param
+    return s.value.buffer, s.param
 
 
 def _apart(lowered: Lowered, carry: str, target: Target) -> bool:

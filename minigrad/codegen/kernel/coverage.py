@@ -8,7 +8,7 @@ counted element by element where extents are static and small.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -110,7 +110,8 @@ def uncovered(stores: Sequence[Placed], shape: tuple[Index, ...], whole: bool, p
             return None
         if not whole and all(_apart(a, b) for k, a in enumerate(known) for b in known[:k]):
             return None
-    return _counted(stores, shape, whole, proven)
+    rule = "exactly" if whole else "at most"
+    return miscounted(stores, shape, rule, f"cannot prove that each element is stored {rule} once" if proven else None)
 
 
 def box(s: Placed) -> tuple[Progression, ...] | None:
@@ -192,47 +193,25 @@ def points(domain: Sequence[Var], most: int = MOST_COUNTED) -> tuple[tuple[int, 
     return tuple(reversed(extents)), values
 
 
-def _counted(stores: Sequence[Placed], shape: tuple[Index, ...], whole: bool, proven: bool) -> str | None:
-    rule = "exactly" if whole else "at most"
-    undecided = f"cannot prove that each element is stored {rule} once" if proven else None
+def miscounted(stores: Sequence[Placed], shape: tuple[Index, ...], rule: str, undecided: str | None = None
+               ) -> str | None:
+    """An element that the stores do not write "exactly", "at most" or "at least" once; None where there is none, and
+    `undecided` where that is not known."""
     extents = static(shape, MOST_COUNTED)
     if extents is None:
         return undecided
     count = np.zeros(extents, np.int64)
-    for s, places in _places(stores):
-        if places is None:
+    for s in stores:
+        domain = points(s.domain)
+        if domain is None or any(variables(e) - set(s.domain) for e in s.indices):
             return undecided
+        places = tuple([np.broadcast_to(index_value(e, domain[1].__getitem__), domain[0]) for e in s.indices])
         for x, e, extent in zip(places, s.indices, extents, strict=True):
             if np.any((x < 0) | (x >= extent)):
                 return f"index {e} leaves 0..{extent - 1}"
         np.add.at(count, places, 1)
-    wrong = np.argwhere(count != 1 if whole else count > 1)
+    wrong = np.argwhere((count < 1) & (rule != "at most") | (count > 1) & (rule != "at least"))
     if len(wrong):
         at = tuple(int(x) for x in wrong[0])
         return f"element {list(at)} is stored {count[at]} times, expected {rule} once"
     return None
-
-
-def unstored(stores: Sequence[Placed], shape: tuple[Index, ...]) -> str | None:
-    """An element that no store writes; None where each is written or that is not decided."""
-    extents = static(shape, MOST_COUNTED)
-    if extents is None:
-        return None
-    found = np.zeros(extents, np.bool_)
-    for _, places in _places(stores):
-        if places is None:
-            return None
-        inside = np.logical_and.reduce([(x >= 0) & (x < n) for x, n in zip(places, extents, strict=True)])
-        found[tuple([x[inside] for x in places])] = True
-    at = np.argwhere(~found)
-    return f"element {[int(x) for x in at[0]]} is not stored" if len(at) else None
-
-
-def _places(stores: Sequence[Placed]) -> Iterator[tuple[Placed, tuple[np.ndarray, ...] | None]]:
-    for s in stores:
-        found = points(s.domain)
-        if found is None or any(variables(e) - set(s.domain) for e in s.indices):
-            yield s, None
-        else:
-            shape, values = found
-            yield s, tuple([np.broadcast_to(index_value(e, values.__getitem__), shape) for e in s.indices])

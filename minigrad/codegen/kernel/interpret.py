@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from minigrad.codegen.kernel.nodes import Block, Define, Kernel, Nest, Param, Steps, Store, nests_of
-from minigrad.codegen.kernel.text import statements
 from minigrad.codegen.kernel.value_eval import (
     Array,
     Fault,
@@ -32,9 +31,10 @@ from minigrad.codegen.kernel.value_eval import (
     operate,
 )
 from minigrad.codegen.kernel.value_walk import Rewriter
+from minigrad.codegen.kernel.walk import statements
 from minigrad.errors import InternalError
-from minigrad.expr import Atom, Index, Var, evaluate, to_text, variables
-from minigrad.value import Value, ValueIndex, indices_of, local, values_inside, walk
+from minigrad.expr import Atom, Index, Var, evaluate, to_text
+from minigrad.value import Value, ValueIndex, free_variables, local, values_inside, walk
 
 MOST_ELEMENTS = 1 << 22  # of one array; a larger domain is computed in pieces along its variables
 MOST_COPIED = 1 << 26    # bytes for all places of a block to see their own results only
@@ -155,7 +155,6 @@ class _Scope:
 class _Run:
     def __init__(self, kernel: Kernel, arrays: dict[str, Array]):
         self.kernel, self.arrays = kernel, arrays
-        self.free: dict[Value, frozenset[Var]] = {}
         self.stored: dict[str, Array] = {}
         """True where an element of a buffer is stored, for buffers that this is asked of."""
 
@@ -239,18 +238,8 @@ class _Run:
             raise InternalError(f"[interpret] {self.kernel.name}: {result[1][1]}")
         return result[0]
 
-    def _free(self, root: Value) -> frozenset[Var]:
-        """Index variables that a value depends on."""
-        for v in walk(root):
-            if v not in self.free:
-                found = frozenset[Var]().union(*(self.free[a] for a in v.operands),
-                                               *(variables(e) for e in indices_of(v)))
-                self.free[v] = found - frozenset(v.over) if v.op == "reduce" else found
-        return self.free[root]
-
     def value(self, root: Value, scope: _Scope) -> Result:
-        self._free(root)
-        home = scope.home(self.free[root])
+        home = scope.home(free_variables(root))
         stack: list[tuple[Value, _Scope, _Scope | None]] = [(root, home, None)]
         while stack:
             v, at, inside = stack.pop()
@@ -259,12 +248,12 @@ class _Run:
             if v.op == "reduce":
                 if inside is None:
                     inside = at.inner(v.over, [(0, _number(x.hi + 1, at)) for x in v.over])
-                    stack += [(v, at, inside), (v.args[0], inside.home(self.free[v.args[0]]), None)]
+                    stack += [(v, at, inside), (v.args[0], inside.home(free_variables(v.args[0])), None)]
                 else:
-                    body = inside.home(self.free[v.args[0]]).memo[v.args[0]]
+                    body = inside.home(free_variables(v.args[0])).memo[v.args[0]]
                     at.memo[v] = self._reduced(v, body, at, inside)
                 continue
-            homes = [(a, at.home(self.free[a])) for a in v.operands]
+            homes = [(a, at.home(free_variables(a))) for a in v.operands]
             missing = [(a, h, None) for a, h in homes if a not in h.memo]
             if missing:
                 stack.append((v, at, None))
@@ -325,7 +314,7 @@ class _Run:
 
     def _leaf(self, a: Atom, scope: _Scope) -> Any:
         if isinstance(a, ValueIndex):
-            return np.asarray(scope.home(self._free(a.value)).memo[a.value][0]).astype(np.int64)
+            return np.asarray(scope.home(free_variables(a.value)).memo[a.value][0]).astype(np.int64)
         if not isinstance(a, Var) or a not in scope.variables:
             raise InternalError(f"[interpret] index variable {a} is not bound here")
         return scope.variables[a]

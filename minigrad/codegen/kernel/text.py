@@ -5,47 +5,24 @@ of caches, so equal kernels print alike and different ones differently.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 from minigrad.codegen.kernel.monoid import MONOIDS
 from minigrad.codegen.kernel.nodes import Block, Define, Kernel, Nest, Param, Scalar, Steps, Store, nests_of
 from minigrad.codegen.kernel.value_parse import Line, Lines, Scope
 from minigrad.codegen.kernel.value_text import Printer
+from minigrad.codegen.kernel.walk import Statement, values_of
 from minigrad.errors import InternalError
 from minigrad.expr import Var
-from minigrad.value import Value, values_inside
 
 MODES = ("in", "out", "inout")
-
-Statement = Define | Store | Nest
-
-
-def statements(body: Iterable[Statement]) -> Iterator[Statement]:
-    """Every statement in order of the text, a nest before what is inside it."""
-    stack = list(reversed(tuple(body)))
-    while stack:
-        s = stack.pop()
-        yield s
-        if isinstance(s, Nest):
-            stack.extend(reversed(s.body))
-
-
-def roots(kernel: Kernel) -> list[Value]:
-    """The values of all statements in order, before each those used as indices of its store."""
-    found: list[Value] = []
-    nests = kernel.nests if kernel.block is None else [nest for nest, _ in nests_of(kernel.block.body)]
-    for s in statements(nests):
-        if isinstance(s, Store):
-            found += values_inside(s.indices)
-        if not isinstance(s, Nest):
-            found.append(s.value)
-    return found
 
 
 def print_kernel(kernel: Kernel) -> str:
     """The text of a kernel. Equal kernels have equal texts."""
-    printer = Printer(roots(kernel))
+    nests = kernel.nests if kernel.block is None else [nest for nest, _ in nests_of(kernel.block.body)]
+    printer = Printer(values_of(nests))
     params = [_param(p, printer) for p in kernel.params]
     params += [f"{s.name}: {s.dtype.short}" for s in kernel.scalars]
     params += [f"{d.name}: index in {printer.index(d.lo)}..{printer.index(d.hi)}" for d in kernel.dims]

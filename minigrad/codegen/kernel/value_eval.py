@@ -12,20 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.codegen.kernel.monoid import MONOIDS
+from minigrad.codegen.kernel.value_walk import map_leaves
 from minigrad.dtype import DType, bfloat16, bfloat16_to_float32, bool_, float16, float32, float32_to_bfloat16
 from minigrad.errors import InternalError
-from minigrad.expr import Atom, Binary, FloorDiv, Index, Max, Min, Opaque, Var
+from minigrad.expr import Atom, Index
 from minigrad.value import BINARY, COMPARISONS, Value
 
 Array = np.ndarray
 
 _erf = np.frompyfunc(math.erf, 1, 1)
-_MONOIDS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
-
-
-def carrier(dtype: DType) -> np.dtype:
-    """The numpy type in which values of `dtype` are carried."""
-    return dtype.compute.np
 
 
 def decode(stored: Array, dtype: DType) -> Array:
@@ -48,7 +44,7 @@ def rounded(values: Array, dtype: DType) -> Array:
         return np.asarray(values, np.float32).astype(np.float16).astype(np.float32)
     if dtype is bfloat16:
         return bfloat16_to_float32(float32_to_bfloat16(np.asarray(values, np.float32)))
-    return np.asarray(values).astype(carrier(dtype), copy=False)
+    return np.asarray(values).astype(dtype.compute.np, copy=False)
 
 
 def constant(value: int | float | bool, dtype: DType) -> Array:
@@ -146,12 +142,13 @@ def bitcast(x: Array, source: DType, target: DType) -> Array:
 
 def combine(monoid: str) -> np.ufunc:
     """The numpy operation that combines two values of a monoid."""
-    return _MONOIDS[monoid]
+    ufunc: Any = _BINARY[MONOIDS[monoid].combine]
+    return ufunc
 
 
 def fold(monoid: str, dtype: DType, x: Array, axes: tuple[int, ...]) -> Array:
     """Reduces carried values over `axes`; float32 sums and products are accumulated in float64 and rounded once."""
-    ufunc = _MONOIDS[monoid]
+    ufunc = combine(monoid)
     if dtype.compute is float32 and monoid in ("sum", "prod"):
         return rounded(ufunc.reduce(x, axis=axes, dtype=np.float64), dtype)
     if monoid in ("max", "min"):
@@ -193,11 +190,7 @@ def operate(v: Value, args: list[Result]) -> Result:
     op = v.op
     if op == "const":
         return constant(v.number, v.dtype), None
-    values, fault = [], None
-    for value, f in args:
-        values.append(value)
-        if f is not None:
-            fault = merge(fault, f)
+    values, fault = [value for value, _ in args], merge(*[f for _, f in args])
     if op == "where":
         return np.where(*values), fault
     if op == "cast":
@@ -220,25 +213,4 @@ def guarded(inside: Result, otherwise: Result, mask: Array | bool) -> Result:
 
 def index_value(e: Index, leaf: Callable[[Atom], Any]) -> Any:
     """An index expression over numbers or int64 arrays; `leaf` gives the value of variables and embedded values."""
-    if isinstance(e, int):
-        return e
-    total: Any = e.const
-    for monomial, coefficient in e.terms:
-        term: Any = coefficient
-        for a in monomial:
-            term = term * _atom_value(a, leaf)
-        total = total + term
-    return total
-
-
-def _atom_value(a: Atom, leaf: Callable[[Atom], Any]) -> Any:
-    if isinstance(a, Var):
-        return leaf(a)
-    if isinstance(a, Opaque):
-        return index_value(a.inner, leaf)
-    if isinstance(a, Binary):
-        x, y = index_value(a.a, leaf), index_value(a.b, leaf)
-        if isinstance(a, Min | Max):
-            return np.minimum(x, y) if isinstance(a, Min) else np.maximum(x, y)
-        return x // y if isinstance(a, FloorDiv) else x % y
-    return leaf(a)
+    return map_leaves(e, leaf, np.minimum, np.maximum, lambda x: x)

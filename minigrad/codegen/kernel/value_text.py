@@ -116,9 +116,15 @@ class Printer:
             if args[0].op == "const":
                 return f"{op}({self.text[args[0]][0]})", ATOM_LEVEL
             return PREFIX[op] + self._at(args[0], UNARY_LEVEL), UNARY_LEVEL
-        leaf = _LEAVES.get(op)
-        if leaf is not None:
-            return leaf(self, v), ATOM_LEVEL
+        if op == "const":
+            return literal(v.number, v.dtype), ATOM_LEVEL
+        if op == "local":
+            return v.name, ATOM_LEVEL
+        if op == "load":
+            return f"{v.buffer}[{', '.join(map(self.index, v.indices))}]", ATOM_LEVEL
+        if op == "index":
+            suffix = "" if v.dtype is int32 else f", {v.dtype.short}"
+            return f"index({self.index(v.index)}{suffix})", ATOM_LEVEL
         inside = [self._at(a, 2 if op in ("max", "min") else 0) for a in args]
         if op == "guard":
             return f"({inside[0]} else {inside[1]} if {self.conditions(v.conditions)})", ATOM_LEVEL
@@ -161,20 +167,3 @@ def literal(value: int | float | bool, dtype: DType) -> str:
         return "true" if value else "false"
     text = repr(value)
     return text if dtype in _DEFAULT else f"{text}:{dtype.short}"
-
-
-def _index_leaf(p: Printer, v: Value) -> str:
-    suffix = "" if v.dtype is int32 else f", {v.dtype.short}"
-    return f"index({p.index(v.index)}{suffix})"
-
-
-def _load_leaf(p: Printer, v: Value) -> str:
-    return f"{v.buffer}[{', '.join(map(p.index, v.indices))}]"
-
-
-_LEAVES = {
-    "const": lambda p, v: literal(v.number, v.dtype),
-    "local": lambda p, v: v.name,
-    "index": _index_leaf,
-    "load": _load_leaf,
-}

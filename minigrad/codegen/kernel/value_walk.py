@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from typing import Any
 
 from minigrad.codegen.kernel.nodes import Store
-from minigrad.expr import Expr, FloorDiv, Index, Max, Min, Mod, Opaque, Var, dim, emax, emin, subs
+from minigrad.expr import Binary, FloorDiv, Index, Min, Mod, Opaque, Var, dim, emax, emin, subs
 from minigrad.value import Value, ValueIndex, rebuild, value_atoms, walk
 
 Conditions = tuple[Index, ...]
@@ -35,6 +36,16 @@ def replace_values(root: Value, by: Mapping[Value, Value]) -> Value:
     return done[root]
 
 
+def rebuilt(root: Value, one: Callable[[Value, tuple[Value, ...]], Value | None]) -> Value:
+    """`root` with what `one(value, operands)` makes of each value in it, operands first; where that is None, the same
+    operation over these operands."""
+    done: dict[Value, Value] = {}
+    for v in walk(root):
+        args = tuple([done[a] for a in v.args])
+        done[v] = one(v, args) or rebuild(v, args, v.attr)
+    return done[root]
+
+
 def guarded_loads(roots: Iterable[Value], conditions: Conditions, left: Callable[[Conditions], Conditions | None]
                   ) -> Iterator[tuple[Value, Conditions]]:
     """The loads in values, once per set of conditions under which they happen: `conditions` and those of guards around
@@ -58,30 +69,25 @@ def guarded_loads(roots: Iterable[Value], conditions: Conditions, left: Callable
                 todo.append(part)
 
 
-def map_leaves(e: Index, fn: Callable[[Var | ValueIndex], Index]) -> Index:
-    """`e` with `fn` applied to each variable and each value used as an index in it, and simplified again."""
+def map_leaves(e: Index, fn: Callable[[Any], Any], least: Callable[[Any, Any], Any] = emin,
+               most: Callable[[Any, Any], Any] = emax, opaque: Callable[[Any], Any] = dim) -> Any:
+    """`e` with `fn` applied to each variable and each value used as an index in it, and simplified again; or computed,
+    where `fn` gives numbers or arrays, with minimum and maximum of such."""
     if isinstance(e, int):
         return e
-    total: Index = e.const
+    total: Any = e.const
     for monomial, coefficient in e.terms:
-        term: Index = coefficient
+        term: Any = coefficient
         for a in monomial:
-            term = term * _map_atom(a, fn)
+            if isinstance(a, Binary):
+                x, y = (map_leaves(part, fn, least, most, opaque) for part in (a.a, a.b))
+                x = (x // y if isinstance(a, FloorDiv) else x % y if isinstance(a, Mod) else
+                     least(x, y) if isinstance(a, Min) else most(x, y))
+            else:
+                x = opaque(map_leaves(a.inner, fn, least, most, opaque)) if isinstance(a, Opaque) else fn(a)
+            term = term * x
         total = total + term
     return total
-
-
-def _map_atom(a: Expr, fn: Callable[[Var | ValueIndex], Index]) -> Index:
-    if isinstance(a, Var | ValueIndex):
-        return fn(a)
-    if isinstance(a, Opaque):
-        return dim(map_leaves(a.inner, fn))
-    if isinstance(a, FloorDiv | Mod | Min | Max):
-        x, y = map_leaves(a.a, fn), map_leaves(a.b, fn)
-        if isinstance(a, FloorDiv | Mod):
-            return x // y if isinstance(a, FloorDiv) else x % y
-        return emin(x, y) if isinstance(a, Min) else emax(x, y)
-    return a
 
 
 class Rewriter:
@@ -151,6 +157,11 @@ def locals_of(value: Value) -> set[str]:
     return {v.name for v in walk(value) if v.op == "local"}
 
 
+def loads(*values: Value) -> list[Value]:
+    """The loads in values, those inside indices too, each once."""
+    return [v for v in walk(*values) if v.op == "load"]
+
+
 def loaded(*values: Value) -> set[str]:
     """The buffers that values read."""
-    return {v.buffer for v in walk(*values) if v.op == "load"}
+    return {v.buffer for v in loads(*values)}

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from minigrad.codegen.kernel.coverage import Placed, box, linear, points, uncovered, unstored
+from minigrad.codegen.kernel.coverage import Placed, box, linear, miscounted, points, uncovered
 from minigrad.codegen.kernel.monoid import MONOIDS
 from minigrad.codegen.kernel.nodes import Block, Define, Kernel, Nest, Param, Steps, Store, nests_of
-from minigrad.codegen.kernel.text import MODES, statements
+from minigrad.codegen.kernel.text import MODES
 from minigrad.codegen.kernel.value_eval import index_value
 from minigrad.codegen.kernel.value_verify import check_name, check_types, check_variables, fail
+from minigrad.codegen.kernel.value_walk import loads
+from minigrad.codegen.kernel.walk import assignments, values_of
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var, bounds, to_text, variables
 from minigrad.value import Value, free_variables, value_atoms, values_inside, walk
@@ -27,19 +29,7 @@ def verify_kernel(kernel: Kernel, proven: bool = True) -> None:
     Loads are checked where their bounds can be decided: those of symbolic or loaded indices are not. Unless `proven`,
     so is that each element is stored once.
     """
-    scope = _Scope(kernel)
-    for d in kernel.dims:
-        scope.bind(d.name)
-        if d.value is not None:
-            raise fail(kernel.name, f"dim {d.name} has a run-time value, which may not be part of a kernel")
-        check_variables(f"{kernel.name}, dim {d.name}", variables(d.lo) | variables(d.hi), scope.variables)
-        scope.variables.append(d)
-    for p in kernel.params:
-        scope.bind(p.name)
-        _check_param(kernel, p)
-    for s in kernel.scalars:
-        scope.bind(s.name)
-        scope.locals[s.name] = s.dtype
+    scope = _scope_of(kernel)
     if kernel.block is not None:
         return _check_block(kernel, kernel.block, scope)
     for nest in kernel.nests:
@@ -69,11 +59,8 @@ def _check_block(kernel: Kernel, block: Block, scope: _Scope) -> None:
     empty, late = {p.name for p in block.local}, tuple([s.var for s in _steps_of(block.body) if s.start != 0])
     for alone in kernel.alone():
         verify_nest(alone, alone.nests[0], kernel.dims + late)
-        for s in statements(alone.nests):
-            if isinstance(s, Nest):
-                continue
-            roots = (s.value, *values_inside(s.indices)) if isinstance(s, Store) else (s.value,)
-            for load in [load for root in roots for load, conditions in _guarded_loads(root) if not conditions]:
+        for s in assignments(alone.nests):
+            for load in [x for root in values_of((s,)) for x, conditions in _guarded_loads(root) if not conditions]:
                 if load.buffer in empty:
                     raise fail(kernel.name, f"{load.buffer} is read before anything is stored to it")
             if isinstance(s, Store):
@@ -101,7 +88,7 @@ def _check_stored(kernel: Kernel, block: Block) -> None:
     stores = [x for nest, around in nests_of(block.body, block.domain) for x in _placed((nest,), around)]
     for p in kernel.params:
         if p.mode == "out":
-            reason = unstored([placed for s, placed in stores if s.param == p.name], p.shape)
+            reason = miscounted([placed for s, placed in stores if s.param == p.name], p.shape, "at least")
             if reason is not None:
                 raise fail(kernel.name, f"stores to {p.name}{list(p.shape)}: {reason}")
 
@@ -117,17 +104,7 @@ def verify_nest(kernel: Kernel, nest: Nest, related: tuple[Var, ...] | None = No
     """`verify_kernel` of one of the nests that a kernel runs as, which may read what others before it have stored.
     `related`: the dims between which there may be relations that are not stated, all unless told."""
     params = tuple([replace(p, mode="inout" if p.mode == "out" else p.mode) for p in kernel.params])
-    scope = _Scope(replace(kernel, params=params), related)
-    for d in kernel.dims:
-        scope.bind(d.name)
-        scope.variables.append(d)
-    for p in params:
-        scope.bind(p.name)
-        _check_param(kernel, p)
-    for s in kernel.scalars:
-        scope.bind(s.name)
-        scope.locals[s.name] = s.dtype
-    _check_nest(nest, scope)
+    _check_nest(nest, _scope_of(replace(kernel, params=params), related))
 
 
 @dataclass(slots=True)
@@ -155,6 +132,24 @@ class _Scope:
     def bind(self, name: str) -> None:
         check_name(self.kernel.name, name, self.names)
         self.names.add(name)
+
+
+def _scope_of(kernel: Kernel, related: tuple[Var, ...] | None = None) -> _Scope:
+    """The arguments of a kernel, which are checked."""
+    scope = _Scope(kernel, related)
+    for d in kernel.dims:
+        scope.bind(d.name)
+        if d.value is not None:
+            raise fail(kernel.name, f"dim {d.name} has a run-time value, which may not be part of a kernel")
+        check_variables(f"{kernel.name}, dim {d.name}", variables(d.lo) | variables(d.hi), scope.variables)
+        scope.variables.append(d)
+    for p in kernel.params:
+        scope.bind(p.name)
+        _check_param(kernel, p)
+    for s in kernel.scalars:
+        scope.bind(s.name)
+        scope.locals[s.name] = s.dtype
+    return scope
 
 
 def _check_param(kernel: Kernel, p: Param) -> None:
@@ -322,12 +317,10 @@ def _check_updates(kernel: Kernel) -> None:
     if not updated:
         return
     places: dict[str, set[tuple[Index, ...]]] = {name: set() for name in updated}
-    for s in statements(kernel.nests):
+    for s in assignments(kernel.nests):
         if isinstance(s, Store) and s.param in updated:
             places[s.param].add(s.indices)
-    for s in statements(kernel.nests):
-        if not isinstance(s, Nest):
-            for v in walk(s.value):
-                if v.op == "load" and v.buffer in updated and v.indices not in places[v.buffer]:
-                    raise fail(kernel.name, f"the updated buffer {v.buffer} is read at "
-                                            f"[{', '.join(map(to_text, v.indices))}], where it is not stored")
+    for v in loads(*[s.value for s in assignments(kernel.nests)]):
+        if v.buffer in updated and v.indices not in places[v.buffer]:
+            raise fail(kernel.name, f"the updated buffer {v.buffer} is read at "
+                                    f"[{', '.join(map(to_text, v.indices))}], where it is not stored")

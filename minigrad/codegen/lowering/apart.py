@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Param, Steps, Store
 from minigrad.codegen.kernel.value_walk import Rewriter, locals_of
+from minigrad.codegen.kernel.walk import assignments, map_nest, statements
 from minigrad.codegen.lowering.flatten import offset
-from minigrad.codegen.lowering.rename import statements
 from minigrad.errors import present
 from minigrad.expr import Index, product
 from minigrad.value import Value, load, local
@@ -45,8 +45,7 @@ def _parts(nest: Nest, known: dict[str, Value], kept: list[Param]) -> list[Nest]
         if not isinstance(s, Nest):
             run.append(s)
             continue
-        later = {x for inner in statements(nest.body[k:]) if not isinstance(inner, Nest)
-                 for x in locals_of(inner.value)}
+        later = {x for inner in assignments(nest.body[k:]) for x in locals_of(inner.value)}
         names = [d for d in run if isinstance(d, Define) and d.name in later]
         out += _of(nest, run, names, known, kept, place)
         out += _parts(Nest((*nest.domain, *s.domain), s.body), known, kept)
@@ -60,8 +59,7 @@ def _of(nest: Nest, run: list[Define | Store], names: Sequence[Define], known: d
     if all(isinstance(s, Define) for s in run) and not names:
         return []
     here = Rewriter({}, locals_=known)
-    body = [replace(s, value=here.value(s.value)) if isinstance(s, Define) else
-            Store(s.param, tuple(map(here.index, s.indices)), here.value(s.value)) for s in run]
+    body = list(map_nest(Nest((), tuple(run)), here.value, lambda _, at: tuple(map(here.index, at))).body)
     for d in names:
         size, dtype = product([v.hi + 1 for v in nest.domain]), d.value.dtype
         kept.append(Param(f"kept{len(kept)}", dtype, (size,), "inout"))

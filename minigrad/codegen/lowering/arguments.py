@@ -28,11 +28,11 @@ from math import ceil
 from minigrad.codegen.ir.nodes import BufferParam, Function
 from minigrad.codegen.ir.walk import names
 from minigrad.codegen.kernel.nodes import Kernel, Nest, Param, Store
-from minigrad.codegen.lowering.collapse import expressions_of
+from minigrad.codegen.kernel.value_walk import rebuilt
+from minigrad.codegen.kernel.walk import accesses_of, assignments, expressions_of, map_nest, statements
 from minigrad.codegen.lowering.flatten import map_accesses
-from minigrad.codegen.lowering.rename import map_nest, statements
 from minigrad.expr import Expr, Index, Var, bounds, product, subs, variables, varying
-from minigrad.value import Value, index, indices_of, rebuild, reductions_in, value_atoms, walk
+from minigrad.value import Value, index, indices_of, rebuild, reductions_in, walk
 
 MOST = (1 << 31) - 1
 COMPARISONS = frozenset(("lt", "eq", "ne"))
@@ -52,7 +52,7 @@ def from_first(kernel: Kernel) -> tuple[Kernel, dict[str, int]]:
     """The flat kernel with every parameter from the first element that may be accessed to the last, and the positions
     of these first elements by parameter: parts of one buffer that are read together keep their distance."""
     ends: dict[str, tuple[int, int]] = {}
-    for name, at in accesses(kernel.nests):
+    for name, (at,) in accesses_of(kernel.nests):
         (first, last), (least, end) = bounds(at), ends.get(name, (MOST, 0))
         ends[name] = min(least, first), max(end, last)
     begins: dict[str, int] = {}
@@ -88,9 +88,9 @@ def of_any_length(kernel: Kernel) -> tuple[Kernel, dict[Var, Index]]:
     nest = kernel.nests[0]
     v, = nest.domain
     if any([isinstance(s, Nest) or s.value.reduces or (isinstance(s, Store) and s.combine is not None)
-            for s in nest.body]) or any([e != v for e in expressions_of(nest)]) or not isinstance(v.hi, int):
+            for s in nest.body]) or any([e != v for e in expressions_of((nest,))]) or not isinstance(v.hi, int):
         return kernel, {}
-    if any([isinstance(e, int) and e > 0 for _, e in accesses(kernel.nests)]):  # a place that shorter ones lack
+    if any([isinstance(e, int) and e > 0 for _, (e,) in accesses_of(kernel.nests)]):  # a place that shorter ones lack
         return kernel, {}
     general, values = _Arguments(kernel).lifted(kernel.nests, {v.name: 1}, {})
     return general, dict(zip(general.dims, values, strict=True))
@@ -114,12 +114,11 @@ def plain_variables(nests: tuple[Nest, ...]) -> tuple[str, ...]:
     """Variables of the nests that accesses step with, by a constant, and nothing else depends on."""
     own = variables_of(nests)
     others: set[Var] = {v for v in own if not isinstance(v.hi, int) or v.hi >= MOST}
-    for _, e in accesses(nests):
+    for _, (e,) in accesses_of(nests):
         if isinstance(e, Expr) and any([len(monomial) > 1 or monomial[0] not in own for monomial, _ in e.terms]):
             others |= variables(e)
-    for s in statements(nests):
-        if not isinstance(s, Nest):
-            others.update(*[variables(e) for x in walk(s.value) if x.op in ("guard", "index") for e in indices_of(x)])
+    for s in assignments(nests):
+        others.update(*[variables(e) for x in walk(s.value) if x.op in ("guard", "index") for e in indices_of(x)])
     names = {v.name for v in others}
     return tuple(dict.fromkeys([v.name for v in own if v.name not in names]))
 
@@ -136,19 +135,6 @@ def variables_of(nests: tuple[Nest, ...]) -> dict[Var, str]:
                 for v in x.over:
                     found.setdefault(v, "e")
     return found
-
-
-def accesses(nests: tuple[Nest, ...]) -> list[tuple[str, Index]]:
-    """(parameter, offset) of all accesses, those inside indices too."""
-    found: list[tuple[str, Index]] = []
-    roots: list[Value] = []
-    for s in statements(nests):
-        if isinstance(s, Store):
-            found.append((s.param, s.indices[0]))
-            roots += [a.value for a in value_atoms(s.indices[0])]
-        if not isinstance(s, Nest):
-            roots.append(s.value)
-    return found + [(v.buffer, v.indices[0]) for v in walk(*roots) if v.op == "load"]
 
 
 class _Arguments:
@@ -172,8 +158,8 @@ class _Arguments:
                 of = multiples.get(v.name, 1)
                 self.sized[v] = Var(v.name, 0, self.size(kind, v.hi + 1, block, of) - 1) if block else v
         self.all = len(self.sized) == len(own)
-        nests = tuple([self.resized(map_nest(nest, self.value, lambda name, at: (self.offset(name, at[0]),)))
-                       for nest in nests])
+        nests = tuple([map_nest(nest, lambda root: rebuilt(root, self.value),
+                                lambda name, at: (self.offset(name, at[0]),), self.scope) for nest in nests])
         params = self.kernel.params
         if self.sized:
             params = tuple([Param(p.name, p.dtype, (self.lengths.get(p.name) or self.size(f"m.{p.name}", p.shape[0]),),
@@ -200,31 +186,26 @@ class _Arguments:
 
     # ---- nests and values ----
 
-    def resized(self, nest: Nest) -> Nest:
-        """The nest, and those inside it, over variables of other extents."""
-        if not self.sized:
-            return nest
-        body = tuple([self.resized(s) if isinstance(s, Nest) else s for s in nest.body])
-        return Nest(tuple([self.sized.get(v, v) for v in nest.domain]), body)
+    def scope(self, over: tuple[Var, ...]) -> tuple[Var, ...]:
+        """Variables of other extents."""
+        return tuple([self.sized.get(v, v) for v in over])
 
-    def value(self, root: Value) -> Value:
-        done: dict[Value, Value] = {}
-        for v in walk(root):
-            attr, args = v.attr, tuple([done[a] for a in v.args])
-            if v.op in COMPARISONS and len(args) == 2:
-                args = self.compared(v, args[0], 0), self.compared(v, args[1], 1)
-            elif v.op == "load":
-                name, (at,) = v.buffer, v.indices
-                at = self.offset(name, at)
-                attr = (name, (self.moved(name, at) if self.pointwise else at,))
-            elif v.op == "reduce" and self.sized:
-                attr = (v.monoid, tuple([self.sized.get(r, r) for r in v.over]))
-            elif v.op == "guard":
-                attr = tuple([self.condition(v.op, e) for e in v.conditions])
-            elif v.op == "index":
-                attr = self.condition(v.op, v.index)
-            done[v] = rebuild(v, args, attr)
-        return done[root]
+    def value(self, v: Value, args: tuple[Value, ...]) -> Value:
+        """A value over new operands."""
+        attr = v.attr
+        if v.op in COMPARISONS and len(args) == 2:
+            args = self.compared(v, args[0], 0), self.compared(v, args[1], 1)
+        elif v.op == "load":
+            name, (at,) = v.buffer, v.indices
+            at = self.offset(name, at)
+            attr = (name, (self.moved(name, at) if self.pointwise else at,))
+        elif v.op == "reduce":
+            attr = (v.monoid, self.scope(v.over))
+        elif v.op == "guard":
+            attr = tuple([self.condition(v.op, e) for e in v.conditions])
+        elif v.op == "index":
+            attr = self.condition(v.op, v.index)
+        return rebuild(v, args, attr)
 
     def offset(self, name: str, e: Index) -> Index:
         """An access whose steps are arguments, or products of those and of the extents that they step over; where some

@@ -4,9 +4,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from minigrad.codegen.kernel.nodes import Define, Nest, Store
+from minigrad.codegen.kernel.value_walk import locals_of
 from minigrad.errors import present
 from minigrad.expr import Var, variables
-from minigrad.value import Value, free_variables, walk
+from minigrad.value import free_variables
 
 
 def arrange(domain: tuple[Var, ...], definitions: Iterable[Define], stores: list[tuple[frozenset[Var], Store]],
@@ -21,7 +22,7 @@ def arrange(domain: tuple[Var, ...], definitions: Iterable[Define], stores: list
     after = frozenset[Var]().union(*(variables(e) for s in late if isinstance(s, Store) for e in s.indices))
     for definition in definitions:
         level = free_variables(definition.value) & whole
-        for name in names_in(definition.value):
+        for name in locals_of(definition.value):
             level |= defined_at.get(name, frozenset())
         defined_at[definition.name] = level
         placed.append((level, definition))
@@ -53,7 +54,3 @@ def arrange(domain: tuple[Var, ...], definitions: Iterable[Define], stores: list
         inner = nest.body[0]
         nest = Nest(nest.domain + inner.domain, inner.body)
     return nest
-
-
-def names_in(value: Value) -> set[str]:
-    return {v.name for v in walk(value) if v.op == "local"}

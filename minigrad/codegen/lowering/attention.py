@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from minigrad.codegen.kernel.monoid import MONOIDS
 from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.lowering.lower import Lowered, Lowering, lowered
 from minigrad.dtype import DType, bool_
@@ -65,8 +66,7 @@ class _Attention:
 
     def total(self, monoid: str, index: Index, term: Value, inside: tuple[Index, ...]) -> Value:
         """The reduction of `term` over all values of `index` that are `inside`."""
-        nothing = const(-math.inf if monoid == "max" else 0, self.compute)
-        return over(monoid, index, guard(term, nothing, inside))
+        return over(monoid, index, guard(term, MONOIDS[monoid].init(self.compute), inside))
 
     def lowered(self, name: str, nodes: tuple[Node, ...], nest: Nest) -> Lowered:
         outs = [Param(f"o{n}", node.dtype, node.shape, "out") for n, node in enumerate(nodes)]

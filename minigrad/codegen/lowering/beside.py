@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from minigrad.codegen.kernel.nodes import Block, Define, Kernel, Nest, Steps, Store, is_sum, nests_of
-from minigrad.codegen.kernel.value_walk import Rewriter, replace_values
-from minigrad.codegen.lowering.rename import statements
+from minigrad.codegen.kernel.value_walk import Rewriter, loaded, loads, replace_values
+from minigrad.codegen.kernel.walk import assignments
 from minigrad.errors import present
 from minigrad.expr import Index, Var
-from minigrad.value import Value, load, local, reduce, substitute, walk
+from minigrad.value import Value, load, local, reduce, substitute
 
 
 def beside(kernel: Kernel, lane: str | None = None) -> Kernel:
@@ -25,16 +25,10 @@ def beside(kernel: Kernel, lane: str | None = None) -> Kernel:
     those do not read what they store: items beyond the last read its element, too."""
     block = present(kernel.block, "[beside] expected a block")
     body = _joined(block.body, lane)
-    read = {x.buffer for nest, _ in nests_of(body) for s in statements((nest,)) if not isinstance(s, Nest)
-            for x in loads(s.value)}
+    read = loaded(*[s.value for nest, _ in nests_of(body) for s in assignments((nest,))])
     unread = {p.name for p in block.local} - read
     local = tuple([p for p in block.local if p.name not in unread])
     return replace(kernel, block=Block(block.domain, local, _without(body, unread)))
-
-
-def loads(value: Value) -> list[Value]:
-    """The loads in a value, those inside indices too."""
-    return [x for v in walk(value) for inner in (v, *v.inner) for x in walk(inner) if x.op == "load"]
 
 
 def _joined(body: Sequence[Nest | Steps], lane: str | None) -> tuple[Nest | Steps, ...]:

@@ -15,9 +15,10 @@ from dataclasses import replace
 from typing import Any
 
 from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Store
+from minigrad.codegen.kernel.value_walk import rebuilt
 from minigrad.codegen.lowering.rename import rename_nest
 from minigrad.expr import Index, Var, product, variables
-from minigrad.value import Value, rebuild, walk
+from minigrad.value import Value, walk
 
 FEW_GUARDS = 3
 """The least number of guards that are worth parts: masks of fewer are cheap beside more loops. 64 images of 64x64 take
@@ -96,16 +97,11 @@ def _between(nest: Nest, v: Var, start: int, stop: int) -> Nest:
 
 def _without_zeros(root: Value) -> Value:
     """`root` without sums with -0.0, which change nothing."""
-    done: dict[Value, Value] = {}
-    for v in walk(root):
-        args = tuple([done[a] for a in v.args])
-        if v.op == "add" and _is_negative_zero(args[0]):
-            done[v] = args[1]
-        elif v.op == "add" and _is_negative_zero(args[1]):
-            done[v] = args[0]
-        else:
-            done[v] = rebuild(v, args, v.attr)
-    return done[root]
+    def one(v: Value, args: tuple[Value, ...]) -> Value | None:
+        x, y = args if v.op == "add" else (v, v)
+        return y if _is_negative_zero(x) else x if _is_negative_zero(y) else None
+
+    return rebuilt(root, one)
 
 
 def _is_negative_zero(v: Value) -> bool:

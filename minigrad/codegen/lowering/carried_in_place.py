@@ -4,8 +4,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minigrad.codegen.kernel.nodes import Kernel, Nest, Store
-from minigrad.codegen.lowering.independent_axes import Axis, Carried, carried, reads
-from minigrad.codegen.lowering.rename import statements
+from minigrad.codegen.kernel.value_walk import loaded, loads
+from minigrad.codegen.kernel.walk import assignments, statements, values_of
+from minigrad.codegen.lowering.independent_axes import Axis, Carried, carried
 from minigrad.expr import Var
 
 
@@ -32,41 +33,32 @@ def _may_overwrite(steps: Carried, axes: Sequence[Axis], move: int, new: str, ol
     """True where nothing reads an element of the old carry once that of the new one is stored, before the `move`."""
     if any(a.axes.get(new) != a.axes.get(old) for a in axes):
         return False
-    writers = [k for k in range(steps.first, steps.last) if any(
-        isinstance(s, Store) and s.param == new for s in statements(steps.nests[k].body))]
-    if len(writers) != 1 or writers[0] >= move:
+    others = [k for k in range(steps.first, steps.last) if k != move]
+    writers = [k for k in others if _stores(steps.nests[k], new)]
+    if len(writers) != 1 or writers[0] > move or any(_stores(steps.nests[k], old) for k in others):
         return False
-    writer = writers[0]
-    for k in range(steps.first, steps.last):
-        if k == move:
-            continue
-        nest = steps.nests[k]
-        if any(isinstance(s, Store) and s.param == old for s in statements(nest.body)):
-            return False
-        if k > writer and any(not isinstance(s, Nest) and reads(s.value, old) for s in statements(nest.body)):
-            return False
+    writer, = writers
+    if any(old in loaded(*values_of(steps.nests[k].body)) for k in others if k > writer):
+        return False
     own = {a.variables[writer] for a in axes if writer in a.variables}
     return _in_order(steps.nests[writer], own, new, old)
 
 
+def _stores(nest: Nest, name: str) -> list[Store]:
+    """The stores of a nest to a buffer."""
+    return [s for s in statements(nest.body) if isinstance(s, Store) and s.param == name]
+
+
 def _in_order(nest: Nest, own: set[Var], new: str, old: str) -> bool:
     """True where the nest reads the old carry's elements before it stores the new one's, or at the same place."""
-    stores = [s for s in statements(nest.body) if isinstance(s, Store) and s.param == new]
-    if len(stores) != 1:
-        return False
-    place = stores[0].indices
-    once = all(v in own for v in nest.domain)
-    stored = False
+    store, *more = _stores(nest, new)
+    once, stored = all(v in own for v in nest.domain), False
     for s in nest.body:
-        inner = [*statements((s,))]
-        has = stores[0] in inner
+        inner = list(assignments((s,)))
         for x in inner:
-            if isinstance(x, Nest):
-                continue
-            for at in reads(x.value, old):
-                if at != place and not (once and not stored and not has):
+            for read in loads(x.value):
+                elsewhere = read.indices != store.indices and (store in inner or not once)
+                if read.buffer == old and (stored or elsewhere):
                     return False
-                if at == place and (stored or (has and inner.index(x) > inner.index(stores[0]))):
-                    return False
-        stored = stored or has
-    return True
+            stored = stored or x is store
+    return not more

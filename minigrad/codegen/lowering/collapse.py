@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Store
-from minigrad.codegen.lowering.rename import statements
+from minigrad.codegen.kernel.walk import expressions_of
 from minigrad.expr import Index, Var, coefficient, subs
-from minigrad.value import Value, map_indices, reductions_in
-from minigrad.value import expressions as index_expressions
+from minigrad.value import Value, expressions, map_indices, reductions_in
 
 
 def collapse(kernel: Kernel) -> Kernel:
@@ -19,21 +18,6 @@ def collapse(kernel: Kernel) -> Kernel:
     by position in their nest: domains i0, i1, ..., reductions r0, r1, ... Equal kernels of different origin become
     equal."""
     return kernel.with_nests(tuple([_Collapsed(nest).nest(nest, {}) for nest in kernel.nests]))
-
-
-def expressions_of(nest: Nest) -> list[Index]:
-    """Every index expression of a nest."""
-    found: dict[Index, None] = {}
-    for s in statements((nest,)):
-        if isinstance(s, Nest):
-            for v in s.domain:
-                found[v.hi] = None
-            continue
-        if isinstance(s, Store):
-            for e in s.indices:
-                found[e] = None
-        found.update(dict.fromkeys(index_expressions(s.value)))
-    return [e for e in found if not isinstance(e, int)]
 
 
 def merged(scope: tuple[Var, ...], expressions: Sequence[Index]) -> tuple[tuple[Var, ...], dict[Var, Index]]:
@@ -70,7 +54,7 @@ class _Collapsed:
     gives them names of its own."""
 
     def __init__(self, root: Nest):
-        self.expressions = expressions_of(root)
+        self.expressions = expressions_of((root,))
         self.names = 0
         self.reduced: dict[Var, Var] = {}
 
@@ -103,7 +87,7 @@ class _Collapsed:
             over = r.over
             mapping: dict[Var, Index] = {}
             if r is s.value and isinstance(s, Define):
-                over, mapping = merged(over, index_expressions(r.args[0]))
+                over, mapping = merged(over, expressions(r.args[0]))
             for v in over:
                 if v not in self.reduced:
                     self.reduced[v] = Var(f"r{len(self.reduced)}", 0, subs(v.hi, places))

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from minigrad.codegen.kernel.nodes import Kernel, Nest, Param
-from minigrad.codegen.kernel.value_walk import map_leaves
-from minigrad.codegen.lowering.rename import map_nest
+from minigrad.codegen.kernel.value_walk import map_leaves, rebuilt
+from minigrad.codegen.kernel.walk import map_nest
 from minigrad.expr import Index, product
-from minigrad.value import Value, ValueIndex, rebuild, value_atoms, walk
+from minigrad.value import Value, ValueIndex, rebuild, value_atoms
 
 Indices = tuple[Index, ...]
 Shapes = dict[str, Indices]
@@ -39,8 +39,6 @@ def offset(at: tuple[Index, ...], shape: tuple[Index, ...]) -> Index:
 def map_accesses(nests: tuple[Nest, ...], access: Callable[[str, Indices], Indices]) -> tuple[Nest, ...]:
     """The nests with `access(parameter, indices)` in place of the indices of every load and store, those inside indices
     too."""
-    done: dict[Value, Value] = {}
-
     def index(e: Index) -> Index:
         return map_leaves(e, lambda a: ValueIndex(value(a.value), a.lo, a.hi) if isinstance(a, ValueIndex) else a) \
             if value_atoms(e) else e
@@ -48,18 +46,12 @@ def map_accesses(nests: tuple[Nest, ...], access: Callable[[str, Indices], Indic
     def indices(of: Indices) -> Indices:
         return tuple([index(e) for e in of])
 
+    def one(v: Value, args: tuple[Value, ...]) -> Value | None:
+        if v.op == "load":
+            return rebuild(v, args, (v.buffer, access(v.buffer, indices(v.indices) if v.inner else v.indices)))
+        return rebuild(v, args, indices(v.conditions) if v.op == "guard" else index(v.index)) if v.inner else None
+
     def value(root: Value) -> Value:
-        if not root.loads:
-            return root
-        for v in walk(root):
-            if v in done:
-                continue
-            attr, op = v.attr, v.op
-            if op == "load":
-                attr = (v.buffer, access(v.buffer, indices(v.indices) if v.inner else v.indices))
-            elif v.inner:
-                attr = indices(v.conditions) if op == "guard" else index(v.index)
-            done[v] = rebuild(v, tuple([done[a] for a in v.args]), attr)
-        return done[root]
+        return rebuilt(root, one) if root.loads else root
 
     return tuple([map_nest(nest, value, lambda name, at: access(name, indices(at))) for nest in nests])

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from minigrad.codegen.ir.launch import ceil_div
-from minigrad.codegen.kernel.nodes import Block, Define, Kernel, Nest, Param, Steps, Store
+from minigrad.codegen.kernel.nodes import Block, Kernel, Nest, Param, Steps, Store
 from minigrad.codegen.kernel.value_walk import Rewriter
+from minigrad.codegen.kernel.walk import map_nest
 from minigrad.codegen.lowering.carried_in_place import in_place
 from minigrad.codegen.lowering.flatten import map_accesses, offset
 from minigrad.codegen.lowering.independent_axes import carried, independent_axes
@@ -75,13 +76,5 @@ def _moved(nest: Nest, at: Mapping[Var, Index], instead: Mapping[Var | None, Var
     """The nest with the variables in `at` replaced, without their loops but for those that others stand `instead` of,
     and with buffers renamed."""
     here = Rewriter(at, renamed)
-    body: list[Define | Store | Nest] = []
-    for s in nest.body:
-        if isinstance(s, Nest):
-            body.append(_moved(s, at, instead, renamed))
-        elif isinstance(s, Define):
-            body.append(Define(s.name, here.value(s.value)))
-        else:
-            body.append(Store(renamed.get(s.param, s.param), (here.index(s.indices[0]),), here.value(s.value)))
-    domain = [instead.get(v, v) for v in nest.domain if v not in at or v in instead]
-    return Nest(tuple(domain), tuple(body))
+    return map_nest(nest, here.value, lambda _, place: tuple(map(here.index, place)), lambda over: tuple(
+        [instead.get(v, v) for v in over if v not in at or v in instead]), here.name)

@@ -9,14 +9,12 @@ there, in all nests. A buffer without such an axis is computed again by everybod
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from minigrad.codegen.kernel.nodes import Kernel, Nest, Param, Steps, Store
-from minigrad.codegen.lowering.rename import statements
+from minigrad.codegen.kernel.walk import accesses_of, statements
 from minigrad.errors import InternalError, present
 from minigrad.expr import Index, Var
-from minigrad.value import Value, walk
 
 
 @dataclass(frozen=True)
@@ -54,20 +52,6 @@ Member = tuple[object, object]
 """(the number of a nest, a variable of it) or (the name of a buffer of the state, an axis of it)."""
 
 
-def accesses_of(nest: Nest) -> Iterator[tuple[str, tuple[Index, ...]]]:
-    """(buffer, indices) of every load and store of a nest."""
-    for s in statements((nest,)):
-        if isinstance(s, Nest):
-            continue
-        if isinstance(s, Store):
-            yield s.param, s.indices
-        for v in walk(s.value):
-            for inner in (v, *v.inner):
-                for x in walk(inner):
-                    if x.op == "load":
-                        yield x.buffer, x.indices
-
-
 def independent_axes(kernel: Kernel) -> list[Axis]:
     """The axes along which the iterations of a loop do not touch each other's state, longest first."""
     loop = carried(kernel)
@@ -82,7 +66,7 @@ def independent_axes(kernel: Kernel) -> list[Axis]:
     spoiled: set[Member] = set()
     for k, nest in enumerate(loop.nests):
         own = {v for s in statements((nest,)) if isinstance(s, Nest) for v in s.domain}
-        for name, at in accesses_of(nest):
+        for name, at in accesses_of((nest,)):
             for d, e in enumerate(at if name in shapes else ()):
                 if shapes[name][d] == 1:
                     continue
@@ -121,9 +105,3 @@ def _axis(loop: Carried, shapes: dict[str, tuple[Index, ...]], members: list[Mem
         if k in own and own[k] in outer and any(isinstance(s, Store) or not isinstance(s, Nest) for s in nest.body):
             return None  # what stands before the inner loops would be computed by each, and may be stored by all
     return Axis(extent, own, axes)
-
-
-def reads(value: Value, name: str) -> list[tuple[Index, ...]]:
-    """The places at which a value reads a buffer."""
-    return [x.indices for v in walk(value) for inner in (v, *v.inner) for x in walk(inner)
-            if x.op == "load" and x.buffer == name]

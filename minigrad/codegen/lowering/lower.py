@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minigrad.codegen.kernel.nodes import Define, Kernel, Param, Scalar, Store
+from minigrad.codegen.kernel.value_walk import Rewriter, loaded
 from minigrad.codegen.lowering.arrange import arrange
 from minigrad.codegen.lowering.reads import read_at
 from minigrad.codegen.lowering.rename import strip_bindings
@@ -27,13 +28,10 @@ from minigrad.value import (
     const,
     guard,
     index,
-    indices_of,
     load,
     local,
     make,
-    rebuild,
     reduce,
-    value_atoms,
     walk,
 )
 
@@ -73,7 +71,6 @@ class Lowering:
     definitions: dict[tuple[Node, tuple[Index, ...]], Define] = field(default_factory=dict)
     memo: dict[tuple[Node, tuple[Index, ...]], Value] = field(default_factory=dict)
     counter: int = 0
-    lift: bool = True
     kept: frozenset[Node] = frozenset()
     """Reductions that are outputs of rows: they are definitions also where there is nothing to reduce."""
 
@@ -129,7 +126,7 @@ class Lowering:
     def constant(self, value: Any, dtype: DType) -> Value:
         if isinstance(value, Expr):
             return cast(index(value, int64), dtype.compute)
-        if self.lift and dtype.is_float and value == value and value not in LIFTED_NEVER:  # NaN stays too
+        if dtype.is_float and value == value and value not in LIFTED_NEVER:  # NaN stays too
             return local(self.scalar(float(value), dtype.compute).name, dtype.compute)
         return const(value, dtype.compute)
 
@@ -290,12 +287,12 @@ def lower_tails(state: Lowering, outputs: tuple[Node, ...], tails: dict[Node, tu
     state.is_leaf = lambda node: node is first or is_leaf(node)
     known = dict(state.definitions)
     values = {node: cast(state.operation(node, at), node.dtype) for node, at in tails.items()}
-    names = {state.params.pop(first).name: ("o0",)}
+    renamed = Rewriter({}, {state.params.pop(first).name: "o0"})
     found: list[Define | Store] = []
     for key in [k for k in state.definitions if k not in known]:
         d = state.definitions.pop(key)
-        found.append(Define(d.name, rename_loads(d.value, names)))
-    return found + [Store(f"o{k}", tails[node], rename_loads(values[node], names))
+        found.append(Define(d.name, renamed.value(d.value)))
+    return found + [Store(f"o{k}", tails[node], renamed.value(values[node]))
                     for k, node in enumerate(outputs) if node in tails]
 
 
@@ -311,22 +308,21 @@ def read_in_place(state: Lowering, read: dict[Node, int], outs: list[Param],
 
     With several outputs every value is named before the first store, so that none sees what another one wrote.
     """
-    names = {}
+    places, names = dict[str, tuple[Index, ...]](), dict[str, str]()
     for node, k in read.items():
         if node.shape != outs[k].shape:
             return False
-        names[state.params.pop(node).name] = (outs[k].name, stores[k][1].indices)
+        name = state.params.pop(node).name
+        places[name], names[name] = stores[k][1].indices, outs[k].name
     values = [s.value for _, s in stores] + [d.value for d in state.definitions.values()]
     for v in walk(*values):
-        if v.op == "load" and v.buffer in names and v.indices != names[v.buffer][1]:
+        if (v.op == "load" and v.indices != places.get(v.buffer, v.indices)) or loaded(*v.inner) & places.keys():
             return False
-        for atom in [a for e in indices_of(v) for a in value_atoms(e)]:
-            if any(x.op == "load" and x.buffer in names for x in walk(atom.value)):
-                return False
+    renamed = Rewriter({}, names)
     for key, d in list(state.definitions.items()):
-        state.definitions[key] = Define(d.name, rename_loads(d.value, names))
+        state.definitions[key] = Define(d.name, renamed.value(d.value))
     for k, (level, store) in enumerate(stores):
-        value = rename_loads(store.value, names)
+        value = renamed.value(store.value)
         if len(stores) > 1:
             named = Define(f"t{len(state.definitions)}", value)
             state.definitions[outs[k].name, store.indices] = named  # type: ignore[index]
@@ -364,14 +360,3 @@ def lower_scatter(node: Node, is_leaf: Callable[[Node], bool], in_place: bool) -
     out = Param("o0", node.dtype, node.shape, "inout")
     kernel = Kernel("scatter", (out, *state.params.values()), tuple(state.scalars.values()), (), (nest,))
     return lowered(kernel, (node, *state.params), state)
-
-
-def rename_loads(root: Value, names: dict) -> Value:
-    """`root` with loads of some buffers reading others: names[old] = (new, ...)."""
-    done: dict[Value, Value] = {}
-    for v in walk(root):
-        attr = v.attr
-        if v.op == "load" and v.buffer in names:
-            attr = (names[v.buffer][0], v.indices)
-        done[v] = rebuild(v, tuple(done[a] for a in v.args), attr)
-    return done[root]

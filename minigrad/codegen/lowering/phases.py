@@ -13,7 +13,9 @@ from math import gcd, lcm, prod
 
 from minigrad.codegen.kernel.monoid import MONOIDS
 from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Store
-from minigrad.codegen.lowering.rename import rename_nest, statements
+from minigrad.codegen.kernel.value_walk import rebuilt
+from minigrad.codegen.kernel.walk import assignments, bound_variables
+from minigrad.codegen.lowering.rename import rename_nest
 from minigrad.errors import present
 from minigrad.expr import Index, Mod, Var, bounds, subs, variables
 from minigrad.value import (
@@ -22,9 +24,7 @@ from minigrad.value import (
     expressions,
     guard,
     indices_of,
-    rebuild,
     reduce,
-    reductions_in,
     substitute,
     walk,
 )
@@ -53,8 +53,8 @@ def _divisibility(condition: Index) -> Mod | None:
 
 
 def _divisibilities(nest: Nest) -> Iterator[Mod]:
-    for s in statements((nest,)):
-        if not isinstance(s, Nest) and any([_divisibility(e) is not None for e in expressions(s.value)]):
+    for s in assignments((nest,)):
+        if any([_divisibility(e) is not None for e in expressions(s.value)]):
             for v in walk(s.value):
                 for condition in indices_of(v) if v.op == "guard" else ():
                     m = _divisibility(condition)
@@ -83,7 +83,7 @@ def _phases(nest: Nest) -> list[Nest]:
             if v in variables(m.a):
                 periods[v] = lcm(periods.get(v, 1), _period(m, v) or 1)
     split = [v for v, period in periods.items() if period > 1]
-    if prod(periods.values()) > MAX_PHASES or any(variables(v.hi) & set(split) for v in _bound(nest)):
+    if prod(periods.values()) > MAX_PHASES or any(variables(v.hi) & set(split) for v in bound_variables((nest,))):
         return [nest]
     phases = []
     for residues in combinations(*(range(periods[v]) for v in split)):
@@ -93,17 +93,6 @@ def _phases(nest: Nest) -> list[Nest]:
     if any(True for phase in phases for _ in _divisibilities(phase)):
         return [nest]
     return phases
-
-
-def _bound(nest: Nest) -> set[Var]:
-    found: set[Var] = set()
-    for s in statements((nest,)):
-        if isinstance(s, Nest):
-            found.update(s.domain)
-        else:
-            for v in reductions_in(s.value):
-                found.update(v.over)
-    return found
 
 
 def _phase(nest: Nest, residues: dict[Var, tuple[int, int]]) -> Nest | None:
@@ -140,16 +129,12 @@ def _restricted(nest: Nest) -> Nest:
 
 def restrict(root: Value) -> Value:
     """`root` with each reduction running only where its divisibility guards hold, and the other conditions reduced."""
-    done: dict[Value, Value] = {}
-    for v in walk(root):
-        args = tuple(done[a] for a in v.args)
-        if v.op == "reduce":
-            done[v] = _restrict_reduce(v, args[0])
-        elif v.op == "guard":
-            done[v] = guard(args[0], args[1], tuple(_lowest_terms(c) for c in v.conditions))
-        else:
-            done[v] = rebuild(v, args, v.attr)
-    return done[root]
+    return rebuilt(root, lambda v, args: _restrict_reduce(v, args[0]) if v.op == "reduce" else _lowest(v, args))
+
+
+def _lowest(v: Value, args: tuple[Value, ...]) -> Value | None:
+    """A guard with its conditions in lowest terms."""
+    return guard(args[0], args[1], tuple(map(_lowest_terms, v.conditions))) if v.op == "guard" else None
 
 
 def _lowest_terms(condition: Index) -> Index:
@@ -181,16 +166,7 @@ def _restrict_reduce(v: Value, body: Value) -> Value:
         else:
             kept[at] = Var(k.name, 0, count - 1)
             body = substitute(body, {k: start + step * kept[at]})
-    return identity if body is identity else reduce(monoid, tuple(kept), _guards_in_lowest_terms(body))
-
-
-def _guards_in_lowest_terms(root: Value) -> Value:
-    """`root` with the conditions of its guards in lowest terms."""
-    done: dict[Value, Value] = {}
-    for v in walk(root):
-        attr = tuple(_lowest_terms(c) for c in v.conditions) if v.op == "guard" else v.attr
-        done[v] = rebuild(v, tuple(done[a] for a in v.args), attr)
-    return done[root]
+    return identity if body is identity else reduce(monoid, tuple(kept), rebuilt(body, _lowest))
 
 
 def _solvable(body: Value, over: list[Var], identity: Value) -> tuple[Index, Mod, Var] | None:
@@ -217,13 +193,9 @@ def _solutions(m: Mod, k: Var) -> tuple[int, int, int] | None:
 
 def _where_false(root: Value, condition: Index) -> Value:
     """The value of `root` where the condition does not hold."""
-    done: dict[Value, Value] = {}
-    for v in walk(root):
-        args = tuple(done[a] for a in v.args)
+    def one(v: Value, args: tuple[Value, ...]) -> Value | None:
         if v.op == "guard" and condition in v.conditions:
-            done[v] = args[1]
-        elif v.op == "cast" and args[0].op == "const" and args[0].number == 0:
-            done[v] = const(0, v.dtype)
-        else:
-            done[v] = rebuild(v, args, v.attr)
-    return done[root]
+            return args[1]
+        return const(0, v.dtype) if v.op == "cast" and args[0].op == "const" and args[0].number == 0 else None
+
+    return rebuilt(root, one)

@@ -5,19 +5,25 @@ After:   for i_1<3, i_0<4: y[4*i_1+i_0] = x[i_0, i_1]
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Store
+from minigrad.codegen.kernel.nodes import Define, Kernel, Nest
+from minigrad.codegen.kernel.walk import (
+    accesses_of,
+    bound_variables,
+    expressions_of,
+    map_nest,
+    scopes_of,
+    statements,
+)
 from minigrad.codegen.lowering.flatten import flatten_buffers, offset
 from minigrad.codegen.lowering.phases import split_phases
-from minigrad.codegen.lowering.rename import statements
 from minigrad.errors import InternalError
 from minigrad.expr import FloorDiv, Index, Mod, Var, exact_quotient, product, subs, variables
-from minigrad.value import Value, map_indices, reductions_in, walk
-from minigrad.value import expressions as index_expressions
+from minigrad.value import map_indices
 
 __all__ = ["split_divisions", "split_phases"]
 
@@ -42,7 +48,7 @@ def split_divisions(kernel: Kernel) -> Kernel:
 
     What cannot be split stays: the result always means the same.
     """
-    if not any(_divides(e) for nest in kernel.nests for e in _expressions(nest)):
+    if not any([_divides(e) for e in expressions_of(kernel.nests)]):
         return kernel
     kernel = _flatten_buffers(kernel)
     nests = []
@@ -61,11 +67,8 @@ def split_divisions(kernel: Kernel) -> Kernel:
 
 def _names(kernel: Kernel) -> set[str]:
     used = {v.name for v in kernel.dims} | {p.name for p in kernel.params} | {s.name for s in kernel.scalars}
-    for s in statements(kernel.nests):
-        used |= {v.name for v in s.domain} if isinstance(s, Nest) else {s.name} if isinstance(s, Define) else set()
-    for nest in kernel.nests:
-        used |= {v.name for v in _loops(nest)}
-    return used
+    used |= {s.name for s in statements(kernel.nests) if isinstance(s, Define)}
+    return used | {v.name for v in bound_variables(kernel.nests)}
 
 
 def _fresh(name: str, used: set[str]) -> str:
@@ -76,32 +79,7 @@ def _fresh(name: str, used: set[str]) -> str:
     return f"{name}_{k}"
 
 
-def _scopes(nest: Nest) -> list[tuple[Var, ...]]:
-    """The variable lists of its domains and reductions."""
-    found: dict[tuple[Var, ...], None] = {}
-    for s in statements((nest,)):
-        if isinstance(s, Nest):
-            found[s.domain] = None
-        else:
-            found.update(dict.fromkeys([v.over for v in reductions_in(s.value)]))
-    return list(found)
-
-
-def _loops(nest: Nest) -> list[Var]:
-    return list(dict.fromkeys(v for scope in _scopes(nest) for v in scope))
-
-
-def _expressions(nest: Nest) -> list[Index]:
-    """Every index expression of its statements, once."""
-    found: dict[Index, None] = {}
-    for s in statements((nest,)):
-        if not isinstance(s, Nest):
-            found.update(dict.fromkeys(s.indices if isinstance(s, Store) else ()))
-            found.update(dict.fromkeys(index_expressions(s.value)))
-    return [e for e in found if not isinstance(e, int)]
-
-
-def _division_atoms(expressions: list[Index], loops: list[Var]) -> list[FloorDiv | Mod]:
+def _division_atoms(expressions: Iterable[Index], loops: list[Var]) -> list[FloorDiv | Mod]:
     """The divisions of loop variables in some expressions, once."""
     found: dict[FloorDiv | Mod, None] = {}
     for e in expressions:
@@ -118,7 +96,7 @@ def _divides(e: Index) -> bool:
 
 
 def _divisions(nest: Nest) -> list[FloorDiv | Mod]:
-    return _division_atoms(_expressions(nest), _loops(nest))
+    return _division_atoms(expressions_of((nest,)), bound_variables((nest,)))
 
 
 def divisions_left(kernel: Kernel) -> int:
@@ -134,10 +112,10 @@ def _flatten_buffers(kernel: Kernel) -> Kernel:
     before: dict[str, int] = {}
     after: dict[str, int] = {}
     for nest in kernel.nests:
-        loops = _loops(nest)
-        for name, at in _accesses(nest):
+        loops = bound_variables((nest,))
+        for name, at in accesses_of((nest,)):
             if name in shapes and any(not isinstance(e, int) for e in at):
-                count = len(_division_atoms(list(at), loops))
+                count = len(_division_atoms(at, loops))
                 before[name] = before.get(name, 0) + count
                 after[name] = after.get(name, 0) + (
                     len(_division_atoms([offset(at, shapes[name])], loops)) if count else 0)
@@ -145,22 +123,12 @@ def _flatten_buffers(kernel: Kernel) -> Kernel:
     return flatten_buffers(kernel, flat) if flat else kernel
 
 
-def _accesses(nest: Nest) -> Iterator[tuple[str, tuple[Index, ...]]]:
-    for s in statements((nest,)):
-        if not isinstance(s, Nest):
-            if isinstance(s, Store):
-                yield s.param, s.indices
-            for v in walk(s.value):
-                if v.op == "load":
-                    yield v.buffer, v.indices
-
-
 # 2. Splitting variables
 
 
 def _split_nest(nest: Nest, names: set[str]) -> Nest:
     for _ in range(MAX_SPLITS):
-        expressions, loops = _expressions(nest), _loops(nest)
+        expressions, loops = expressions_of((nest,)), bound_variables((nest,))
         atoms = _division_atoms(expressions, loops)
         if not atoms:
             break
@@ -207,24 +175,13 @@ def _options(atom: FloorDiv | Mod, loops: list[Var]) -> Iterator[tuple[Var, Inde
 
 def _replace_variables(nest: Nest, place: dict[Var, Index], instead: dict[Var, tuple[Var, ...]]) -> Nest:
     """`nest` with variables replaced in every expression, domain and reduction."""
-    body: list[Define | Store | Nest] = []
-    for s in nest.body:
-        if isinstance(s, Nest):
-            body.append(_replace_variables(s, place, instead))
-            continue
-        s = replace(s, value=_replace_in_value(s.value, place, instead))
-        if isinstance(s, Store):
-            s = replace(s, indices=tuple(subs(e, place) for e in s.indices))
-        body.append(s)
-    return Nest(_replace_in_scope(nest.domain, instead), tuple(body))
+    def change(e: Index) -> Index:
+        return subs(e, place)
 
+    def scope(over: tuple[Var, ...]) -> tuple[Var, ...]:
+        return tuple([new for v in over for new in instead.get(v, (v,))])
 
-def _replace_in_scope(scope: tuple[Var, ...], instead: dict[Var, tuple[Var, ...]]) -> tuple[Var, ...]:
-    return tuple(new for v in scope for new in instead.get(v, (v,)))
-
-
-def _replace_in_value(root: Value, place: dict[Var, Index], instead: dict[Var, tuple[Var, ...]]) -> Value:
-    return map_indices(root, lambda e: subs(e, place), lambda over: _replace_in_scope(over, instead))
+    return map_nest(nest, lambda v: map_indices(v, change, scope), lambda _, at: tuple(map(change, at)), scope)
 
 
 # 3. Fusing neighbours
@@ -240,7 +197,7 @@ def _fuse(kernel: Kernel, k: int) -> Kernel:
     shapes = {p.name: p.shape for p in kernel.params if p.layout is None and len(p.shape) > 1}
     flat = flatten_buffers(kernel, shapes)
     fewest = len(_divisions(nest))
-    for scope in _scopes(nest):
+    for scope in scopes_of((nest,)):
         for length in range(len(scope), 1, -1):
             for at in range(len(scope) - length + 1):
                 names = _names(kernel)
@@ -252,7 +209,7 @@ def _fuse(kernel: Kernel, k: int) -> Kernel:
 
 
 def _fused(nest: Nest, run: tuple[Var, ...], names: set[str]) -> Nest | None:
-    if any(variables(u.hi) & set(run) for u in _loops(nest)):
+    if any(variables(u.hi) & set(run) for u in bound_variables((nest,))):
         return None
     f = Var(_fresh(run[-1].name, names), 0, product(v.hi + 1 for v in run) - 1)
     place: dict[Var, Index] = {}

@@ -21,7 +21,6 @@ from minigrad.codegen.kernel.value_walk import Rewriter, loaded
 from minigrad.dtype import DType
 from minigrad.errors import present
 from minigrad.expr import Index, Var, bounds, coefficient, subs, variables
-from minigrad.record import record
 from minigrad.value import Value, const, free_variables, guard, walk
 
 
@@ -64,12 +63,6 @@ class Refused(Exception):
     """The reason why a nest is not a contraction."""
 
 
-@record
-class _Factor:
-    value: Value
-    uses: frozenset[Var]
-
-
 @lru_cache(maxsize=256)
 def recognise(nest: Nest) -> Contraction | str:
     """The contraction that a flat nest computes, or 'not a contraction: ' and the reason."""
@@ -104,19 +97,19 @@ def _recognise(nest: Nest, alone: bool = False) -> Contraction:
     k = tuple(v for v in over if v not in single)
     body, outputs = written_out(nest, sums[0], single)
     conditions: list[Index] = []
-    factors = [_Factor(v, free_variables(v)) for v in factors_of(body, conditions)]
+    factors = factors_of(body, conditions)
     sides, batch = _two_sides(factors, domain, k) if not alone else (_one_side(factors, domain), ())
-    fastest = min((v for v in domain), key=lambda v: _output_step(v, outputs), default=None)
+    fastest = min(domain, key=lambda v: output_step(v, outputs), default=None)
     if fastest in batch:
         raise Refused(f"the output's contiguous variable {fastest} is used by both operands")
-    if any(fastest in f.uses for f in sides[0]):
+    if fastest in _used(sides[0]):
         sides = sides[1], sides[0]
-    b_vars = frozenset().union(*(f.uses for f in sides[1]))
+    b_vars = _used(sides[1])
     m = tuple(v for v in domain if v not in batch and v not in b_vars)
     n = tuple(v for v in domain if v not in batch and v in b_vars)
-    a, b = (product_of([f.value for f in side]) for side in sides)
+    a, b = map(product_of, sides)
     a, b = _guarded(a, b, conditions, frozenset(m), frozenset(n))
-    by_output = lambda vs: tuple(sorted(vs, key=lambda v: -_output_step(v, outputs)))  # noqa: E731
+    by_output = lambda vs: tuple(sorted(vs, key=lambda v: -output_step(v, outputs)))  # noqa: E731
     return Contraction(sums[0].name, by_output(batch), by_output(m), by_output(n), _sum_order(k, a, b), a, b, outputs,
                        body.dtype)
 
@@ -151,9 +144,7 @@ def written_out(nest: Nest, total: Define, single: dict[Var, Index]) -> tuple[Va
 
 
 def _reads_first(stores: list[Store]) -> tuple[Store, ...]:
-    if len(stores) == 1:
-        return tuple(stores)
-    left = [(s, {v.buffer for v in walk(s.value) if v.op == "load"}) for s in stores]
+    left = [(s, loaded(s.value)) for s in stores]
     ordered: list[Store] = []
     while left:
         k = next((k for k, (s, _) in enumerate(left)
@@ -164,10 +155,15 @@ def _reads_first(stores: list[Store]) -> tuple[Store, ...]:
     return tuple(ordered)
 
 
-def _two_sides(factors: list[_Factor], domain: tuple[Var, ...], k: tuple[Var, ...]
-               ) -> tuple[tuple[list[_Factor], list[_Factor]], tuple[Var, ...]]:
+def _used(factors: list[Value]) -> frozenset[Var]:
+    """The variables of some factors."""
+    return frozenset[Var]().union(*map(free_variables, factors))
+
+
+def _two_sides(factors: list[Value], domain: tuple[Var, ...], k: tuple[Var, ...]
+               ) -> tuple[tuple[list[Value], list[Value]], tuple[Var, ...]]:
     """The factors as two groups that share only the variables of a batch, as few of those as it takes."""
-    used = frozenset().union(*(f.uses for f in factors))
+    used = _used(factors)
     for v in (*domain, *k):
         if v not in used:
             raise Refused(f"no operand uses {v}")
@@ -177,40 +173,32 @@ def _two_sides(factors: list[_Factor], domain: tuple[Var, ...], k: tuple[Var, ..
             groups = list(_connected(factors, free))
             if len(groups) < 2:
                 continue
-            groups.sort(key=lambda g: -_size(g, free))
+            groups.sort(key=lambda g: -prod([extent(v) for v in _used(g) & free]))
             first, second = groups[0], groups[1]
             # What uses no variable of its own goes to the operand that is the smaller one to pack.
-            for rest in (*groups[2:], [f for f in factors if not f.uses & free]):
+            for rest in (*groups[2:], [f for f in factors if not free_variables(f) & free]):
                 second = second + rest
             return (first, second), batch
     raise Refused(f"all of {', '.join(map(str, domain)) or 'its factors'} belong together")
 
 
-def _one_side(factors: list[_Factor], domain: tuple[Var, ...]) -> tuple[list[_Factor], list[_Factor]]:
+def _one_side(factors: list[Value], domain: tuple[Var, ...]) -> tuple[list[Value], list[Value]]:
     """The factors that use no variable of the domain, and those that do, as many as there are variables or one."""
-    rest, side = ([f for f in factors if bool(f.uses & frozenset(domain)) is some] for some in (False, True))
+    rest, side = ([f for f in factors if free_variables(f).isdisjoint(domain) is none] for none in (True, False))
     if not rest or not side:
         raise Refused("no operand is a vector")
     return rest, side
 
 
-def _connected(factors: list[_Factor], free: frozenset[Var]) -> Iterator[list[_Factor]]:
+def _connected(factors: list[Value], free: frozenset[Var]) -> Iterator[list[Value]]:
     """Factors joined through the variables in `free`; those that use none of them are left out."""
-    left = [f for f in factors if f.uses & free]
+    left = [f for f in factors if free_variables(f) & free]
     while left:
-        group, reach = [left.pop(0)], frozenset[Var]()
-        while True:
-            reach = reach.union(*(f.uses & free for f in group))
-            more = [f for f in left if f.uses & reach]
-            if not more:
-                break
+        group = [left.pop(0)]
+        while more := [f for f in left if free_variables(f) & free & _used(group)]:
             group += more
             left = [f for f in left if f not in more]
         yield group
-
-
-def _size(group: list[_Factor], free: frozenset[Var]) -> int:
-    return prod([extent(v) for v in frozenset().union(*(f.uses for f in group)) & free])
 
 
 def _guarded(a: Value, b: Value, conditions: list[Index], m: frozenset[Var], n: frozenset[Var]
@@ -230,13 +218,9 @@ def _guarded(a: Value, b: Value, conditions: list[Index], m: frozenset[Var], n: 
     return guard(a, const(0, a.dtype), tuple(ours)), guard(b, const(0, b.dtype), tuple(theirs))
 
 
-def _output_step(v: Var, outputs: tuple[Store, ...]) -> int:
+def output_step(v: Var, outputs: tuple[Store, ...]) -> int:
     """The step of the first output with a variable; not at all counts as very far."""
-    return _step(v, outputs[0].indices[0])
-
-
-def _step(v: Var, offset: Index) -> int:
-    c = coefficient(offset, v)
+    c = coefficient(outputs[0].indices[0], v)
     if c is None:
         raise Refused(f"an index is not linear in {v}")
     return max(map(abs, bounds(c))) or 1 << 60

@@ -4,11 +4,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from minigrad.codegen.kernel.monoid import MONOIDS
 from minigrad.codegen.kernel.nodes import Define, Nest, Store
+from minigrad.codegen.kernel.value_walk import replace_values
 from minigrad.codegen.lowering.attention import shift_of
-from minigrad.dtype import DType
 from minigrad.expr import Index, Var, coefficient, emax, emin, subs
-from minigrad.value import Value, binary, const, free_variables, local, rebuild, walk
+from minigrad.value import Value, binary, free_variables, local, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def the_dot(score: Value, key: Var) -> tuple[Var, Value, Value, Value] | None:
         return None
     depth, body = products[0].over[0], products[0].args[0]
     pair = sides(body, key)
-    return None if pair is None else (depth, *pair, _replace(score, products[0], local(DOT, score.dtype)))
+    return None if pair is None else (depth, *pair, replace_values(score, {products[0]: local(DOT, score.dtype)}))
 
 
 def reduced(value: Value) -> tuple[str, Var, Value, tuple[Index, ...]] | None:
@@ -128,12 +129,7 @@ def reduced(value: Value) -> tuple[str, Var, Value, tuple[Index, ...]] | None:
     if body.op != "guard":
         return monoid, over, body, ()
     inside, outside = body.args
-    return (monoid, over, inside, body.conditions) if outside is identity_of(monoid, body.dtype) else None
-
-
-def identity_of(monoid: str, dtype: DType) -> Value:
-    """The value of a sum, or a maximum, of nothing."""
-    return const(0 if monoid == "sum" else dtype.min, dtype)
+    return (monoid, over, inside, body.conditions) if outside is MONOIDS[monoid].init(body.dtype) else None
 
 
 def sides(product: Value, key: Var) -> tuple[Value, Value] | None:
@@ -143,13 +139,6 @@ def sides(product: Value, key: Var) -> tuple[Value, Value] | None:
     a, b = product.args
     uses = [key in free_variables(x) for x in (a, b)]
     return None if uses[0] == uses[1] else (b, a) if uses[0] else (a, b)
-
-
-def _replace(root: Value, old: Value, new: Value) -> Value:
-    done: dict[Value, Value] = {}
-    for v in walk(root):
-        done[v] = new if v is old else rebuild(v, tuple(done[a] for a in v.args), v.attr)
-    return done[root]
 
 
 def last_key(found: Bounded, at: dict[Var, Index], origin: Index, rows: int) -> Index:

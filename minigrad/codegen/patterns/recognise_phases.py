@@ -21,15 +21,15 @@ from minigrad.codegen.patterns.recognise_window import (
     Phase,
     Rows,
     Window,
-    map_indices,
     recognise_window,
     recognised,
     taken_apart,
     window_of,
+    without_loaded,
 )
 from minigrad.errors import present
 from minigrad.expr import Index, Var, bounds, coefficient, subs, variables
-from minigrad.value import Value, const, free_variables, guard, local, substitute
+from minigrad.value import Value, const, free_variables, guard, local, map_indices, substitute
 
 ROW, COLUMN = Var("row.", -1 << 20, 1 << 20), Var("column.", -1 << 20, 1 << 20)
 """Positions counted alike by all phases; so wide that no condition is proven from them."""
@@ -201,7 +201,7 @@ def _widened(store: Store, phase: _Shifted, number: int, many: int, wide: Var, n
             raise Refused("an epilogue that does not step with the output")
         return subs(e, {x: 0}) + c // many * (wide - number)
 
-    value = map_indices(store.value, index)
+    value = map_indices(without_loaded(store.value), index)
     if phase.phase.name != name:
         value = Rewriter({}, locals_={phase.phase.name: local(name, phase.x.dtype)}).value(value)
     return Store(store.param, tuple(index(e) for e in store.indices), value)

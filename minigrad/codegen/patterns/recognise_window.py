@@ -8,16 +8,15 @@ along an axis. Phases of a strided gradient, which interleave their outputs, are
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd, prod
 
 from minigrad.codegen.kernel.access import extent
 from minigrad.codegen.kernel.factors import factors_of, product_of
 from minigrad.codegen.kernel.nodes import Define, Nest, Store
-from minigrad.codegen.patterns.recognise import Refused, written_out
-from minigrad.expr import Index, Var, bounds, coefficient, subs, variables
-from minigrad.value import Value, binary, const, expressions, free_variables, guard, rebuild, reduce, walk
+from minigrad.codegen.patterns.recognise import Refused, output_step, written_out
+from minigrad.expr import Index, Var, coefficient, subs, variables
+from minigrad.value import Value, binary, const, expressions, free_variables, guard, map_indices, reduce, walk
 
 MAX_STEP = 4
 """Stride or dilation beyond which most of a staged row is never read."""
@@ -154,7 +153,7 @@ def recognised(parts: Parts) -> Window:
 
 
 def _taps_form(parts: Parts) -> Window:
-    by_step = sorted(parts.domain, key=lambda v: _step(v, parts.outputs))
+    by_step = sorted(parts.domain, key=lambda v: output_step(v, parts.outputs))
     column = by_step[0]
     inside = [f for f in parts.factors if column in free_variables(f)]
     weights = [f for f in parts.factors if column not in free_variables(f)]
@@ -162,13 +161,9 @@ def _taps_form(parts: Parts) -> Window:
         raise Refused(f"no operand uses {column}")
     value = guard(product_of(inside), const(0, inside[0].dtype), parts.conditions)
     used = frozenset().union(*(free_variables(w) for w in weights))
-    pairs = {r: _partner(value, r, [v for v in by_step if v not in used]) for r in parts.over}
-    columns = next((a for a in pairs.values() if a.image is column), Axis(column, None))
-    others = [a for a in pairs.values() if a is not columns]
-    if len(others) > 1 or any(a.image is columns.image for a in others):
-        raise Refused(f"taps along {len(pairs)} axes")
+    pairs = [_partner(value, r, [v for v in by_step if v not in used]) for r in parts.over]
     free = [v for v in by_step[1:] if v not in used and v in free_variables(value)]
-    rows = others[0] if others else Axis(free[0] if free else None, None)
+    rows, columns = _two_axes(pairs, column, free[0] if free else None)
     if weights and rows.image is None and len(columns.taps) <= columns.stride:
         raise Refused("no position is read twice")
     other = None
@@ -199,11 +194,7 @@ def _plane_form(parts: Parts) -> Window:
     a = guard(product_of(rest), const(0, rest[0].dtype), ours)
     images.sort(key=lambda r: _value_step(a, r))
     pairs = [_partner(value, t, images) for t in taps]
-    columns = next((p for p in pairs if p.image is images[0]), Axis(images[0], None))
-    others = [p for p in pairs if p is not columns]
-    if len(others) > 1 or any(o.image is columns.image for o in others):
-        raise Refused(f"taps along {len(pairs)} axes")
-    rows = others[0] if others else Axis(None, None)
+    rows, columns = _two_axes(pairs, images[0], None)
     extra = tuple(r for r in parts.over if r not in (rows.image, columns.image))
     return window_of("plane", parts, rows, columns, value, a, extra)
 
@@ -223,13 +214,22 @@ def window_of(form: str, parts: Parts, rows: Axis, columns: Axis, x: Value, othe
     value = in_positions(x, ((rows, row), (columns, column)))
     if free_variables(value) & {v for v in taken if v is not None}:
         raise Refused("an index is not a function of positions")
-    planes = tuple(v for v in sorted(parts.domain, key=lambda v: -_step(v, parts.outputs)) if v not in taken)
+    planes = tuple(v for v in sorted(parts.domain, key=lambda v: -output_step(v, parts.outputs)) if v not in taken)
     phase = Phase(parts.name, rows, columns, other)
     image = (rows.image, columns.image) if form == "taps" else (rows.tap, columns.tap)
     group = Rows((phase,), image[0], image[1] or Var("one.", 0, 0), parts.outputs)
     total = reduce(parts.monoid, parts.over, x if other is None else binary("mul", x, other)) if parts.over else x
     nest = Nest(parts.domain, (Define(parts.name, total), *parts.outputs))
     return Window(form, parts.monoid, planes, extra, row, column, value, (group,), nest)
+
+
+def _two_axes(pairs: list[Axis], column: Var, row: Var | None) -> tuple[Axis, Axis]:
+    """The axes of the rows and of the columns, which a tap may move along; without one, that of a variable alone."""
+    columns = next((a for a in pairs if a.image is column), Axis(column, None))
+    others = [a for a in pairs if a is not columns]
+    if len(others) > 1 or any(a.image is column for a in others):
+        raise Refused(f"taps along {len(pairs)} axes")
+    return (others[0] if others else Axis(row, None)), columns
 
 
 def _partner(value: Value, tap: Var, images: list[Var]) -> Axis:
@@ -284,31 +284,14 @@ def in_positions(value: Value, axes: tuple[tuple[Axis, Var], ...]) -> Value:
             total = total + place
         return subs(e, zeros) + total if zeros else e
 
-    return map_indices(value, index)
+    return map_indices(without_loaded(value), index)
 
 
-def map_indices(root: Value, fn: Callable[[Index], Index]) -> Value:
-    """`root` with every index expression replaced."""
-    done: dict[Value, Value] = {}
-    for v in walk(root):
-        if v.inner:
-            raise Refused("an index is loaded")
-        attr: object = v.attr
-        if v.op == "load":
-            attr = (v.buffer, tuple(fn(e) for e in v.indices))
-        elif v.op == "guard":
-            attr = tuple(fn(e) for e in v.conditions)
-        elif v.op == "index":
-            attr = fn(v.index)
-        done[v] = rebuild(v, tuple(done[a] for a in v.args), attr)
-    return done[root]
-
-
-def _step(v: Var, outputs: tuple[Store, ...]) -> int:
-    c = coefficient(outputs[0].indices[0], v)
-    if c is None:
-        raise Refused(f"an index is not linear in {v}")
-    return max(map(abs, bounds(c)))
+def without_loaded(value: Value) -> Value:
+    """The value. Raises Refused where an index of it is loaded."""
+    if value.gathers:
+        raise Refused("an index is loaded")
+    return value
 
 
 def _value_step(value: Value, v: Var) -> int:

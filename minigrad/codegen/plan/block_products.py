@@ -13,13 +13,13 @@ from minigrad.codegen.kernel import value_eval
 from minigrad.codegen.kernel.access import extent
 from minigrad.codegen.kernel.factors import factors_of
 from minigrad.codegen.kernel.nodes import Nest
-from minigrad.codegen.kernel.value_walk import Rewriter
+from minigrad.codegen.kernel.value_walk import rebuilt
 from minigrad.codegen.lowering.scales import scaled_terms
 from minigrad.codegen.microkernels.block_product import BLOCK, FEWEST_BLOCKS, FEWEST_PANELS, KINDS, PANEL, BlockProduct
-from minigrad.codegen.plan.spaces import along, spaces, units
+from minigrad.codegen.plan.spaces import spaces, terms_of_sums, units
 from minigrad.dtype import float16, float32
 from minigrad.expr import Var, coefficient, subs
-from minigrad.value import Value, const, free_variables, rebuild, substitute, walk
+from minigrad.value import Value, const, free_variables, substitute, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,7 @@ def products_of(nest: Nest) -> Products | None:
     if extent(panel) < FEWEST_PANELS or extent(over[0]) < FEWEST_BLOCKS:
         return None
     sums = []
-    for s, own in zip(group, along(group), strict=True):
-        body = Rewriter(own).value(s.value.args[0])
+    for s, body in zip(group, terms_of_sums(group), strict=True):
         found = _Reader(panel, lane, over).blocks(s.name, body)
         if found is None or s.value.monoid != "sum":
             return None
@@ -141,17 +140,14 @@ class _Reader:
 
 def folded(root: Value) -> Value:
     """A value with operations on constants computed, and no shifts by 0."""
-    done: dict[Value, Value] = {}
-    for v in walk(root):
-        args = tuple([done[a] for a in v.args])
-        done[v] = rebuild(v, args, v.attr)
+    def one(v: Value, args: tuple[Value, ...]) -> Value | None:
         if v.op == "where" and args[0].op == "const":
-            done[v] = args[1] if args[0].number else args[2]
-        elif v.op in ("shl", "shr") and args[1].op == "const" and args[1].number == 0:
-            done[v] = args[0]
-        elif args and v.op not in ("load", "guard", "reduce", "where") and all(a.op == "const" for a in args):
-            numbers = [value_eval.constant(a.number, a.dtype) for a in args]
-            value = (value_eval.cast(numbers[0], args[0].dtype, v.dtype) if v.op == "cast" else
-                     value_eval.apply(v.op, args[0].dtype, *numbers) if v.op != "bitcast" else None)
-            done[v] = done[v] if value is None else const(value.item(), v.dtype)
-    return done[root]
+            return args[1] if args[0].number else args[2]
+        if v.op in ("shl", "shr") and args[1].op == "const" and args[1].number == 0:
+            return args[0]
+        if not args or v.op in ("guard", "reduce", "where", "bitcast") or any(a.op != "const" for a in args):
+            return None
+        number, _ = value_eval.operate(v, [(value_eval.constant(a.number, a.dtype), None) for a in args])
+        return const(number.item(), v.dtype)
+
+    return rebuilt(root, one)

@@ -9,23 +9,23 @@ Halide, TVM: compute_at.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
 
 from minigrad.codegen.ir.nodes import Function, Let, Stmt
 from minigrad.codegen.ir.nodes import Store as IRStore
 from minigrad.codegen.ir.walk import fresh, map_blocks, map_function
 from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Store
-from minigrad.codegen.kernel.value_walk import loaded, replace_values
-from minigrad.codegen.lowering.beside import loads
-from minigrad.codegen.lowering.rename import map_nest, statements
+from minigrad.codegen.kernel.value_walk import loaded, loads, replace_values
+from minigrad.codegen.kernel.walk import assignments, map_nest, statements
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.loops import Loops, divides, refuse
 from minigrad.codegen.plan.steps import Compute, Plan, resolve
 from minigrad.expr import Index, Var, subs
 from minigrad.record import record
-from minigrad.value import Value, load, local, substitute, walk
+from minigrad.value import Value, load, local, substitute
 
 
 @record
@@ -47,10 +47,10 @@ def computed(before: Nest, nest: Nest) -> Computed | None:
     if not isinstance(define, Define) or define.value.op != "reduce" or define.value.args[0].reduces:
         return None
     ours = (*nest.domain, *define.value.over)
-    found = {v for s in statements((nest,)) if not isinstance(s, Nest) for v in _loads(s.value, store.param)}
-    own = {v.indices for v in _loads(store.value, store.param)}
+    found = {v for s in assignments((nest,)) for v in loads(s.value) if v.buffer == store.param}
+    own = {v.indices for v in loads(store.value) if v.buffer == store.param}
     stored = {s.param for s in statements(nest.body) if isinstance(s, Store)}
-    once = len(found) == 1 and found == set(_loads(define.value.args[0], store.param))
+    once = len(found) == 1 and found <= set(loads(define.value.args[0]))
     if not once or own - {store.indices} or stored & (loaded(store.value) | {store.param}):
         return None
     read, = found
@@ -61,10 +61,6 @@ def computed(before: Nest, nest: Nest) -> Computed | None:
         if all(v.hi == x.hi for v, x in at.items()) and subs(store.indices[0], at) == read.indices[0]:
             return Computed(read, store, at)
     return None
-
-
-def _loads(value: Value, name: str) -> Iterator[Value]:
-    return (x for x in loads(value) if x.buffer == name)
 
 
 def with_compute(before: Nest, nest: Nest, plan: Plan) -> Plan | None:
@@ -100,33 +96,23 @@ def build_computed(kernel: Kernel, before: Nest | None, plan: Plan, name: str) -
     if fault is not None or found is None:
         raise refuse(step, *(fault or ("", "")))
     marked = load(step.buffer, (*found.load.indices, *found.at.values()), found.load.dtype)
-    nest = map_nest(nest, lambda v: _replaced(v, found.load, marked), lambda _, at: at)
+    nest = map_nest(nest, lambda v: replace_values(v, {found.load: marked}), lambda _, at: at)
     made = build(replace(kernel, nests=(nest,)), nest, plan, name)
-    return map_function(made, _Expanded(found).body)
+    return map_function(made, partial(_expanded, found, set()))
 
 
-def _replaced(value: Value, old: Value, new: Value) -> Value:
-    return replace_values(value, {old: new}) if old in walk(value) else value
-
-
-class _Expanded:
+def _expanded(found: Computed, used: set[str], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """Statements in which what a sum reads is computed first, and stored: a load that says where it is."""
-
-    def __init__(self, found: Computed):
-        self.found, self.used = found, set[str]()
-
-    def body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        out: list[Stmt] = []
-        for s in body:
-            s = map_blocks(s, self.body)
-            if isinstance(s, Let | IRStore):
-                known: dict[Value, Value] = {}
-                for v in walk(s.value):
-                    if v.op == "load" and len(v.indices) > 1:
-                        known[v] = new = local(fresh("new", self.used), v.dtype)
-                        at = dict(zip(self.found.at, v.indices[1:], strict=True))
-                        out += [Let(new.name, substitute(self.found.store.value, at)),
-                                IRStore(v.buffer, v.indices[0], new)]
-                s = replace(s, value=replace_values(s.value, known)) if known else s
-            out.append(s)
-        return tuple(out)
+    out: list[Stmt] = []
+    for s in body:
+        s = map_blocks(s, partial(_expanded, found, used))
+        if isinstance(s, Let | IRStore):
+            known: dict[Value, Value] = {}
+            for v in loads(s.value):
+                if len(v.indices) > 1:
+                    known[v] = new = local(fresh("new", used), v.dtype)
+                    at = dict(zip(found.at, v.indices[1:], strict=True))
+                    out += [Let(new.name, substitute(found.store.value, at)), IRStore(v.buffer, v.indices[0], new)]
+            s = replace(s, value=replace_values(s.value, known)) if known else s
+        out.append(s)
+    return tuple(out)

@@ -65,9 +65,6 @@ class Gathered:
         self.memory = {s.name: ctx.name(f"{s.name}_kept") for s in sums}
         self.dtypes = {s.name: s.value.dtype if ctx.tile is None else ctx.tile.tile.sum for s in sums}
 
-    def allocs(self) -> list[Alloc]:
-        return [Alloc(self.memory[s.name], self.dtypes[s.name], self.box.size, "scratch") for s in self.sums]
-
 
 class Context(Places):
     """`outer`: loops of the domain around all sums; `copies`: unrolled ones inside them; `middle`: from the outermost
@@ -103,7 +100,8 @@ class Context(Places):
         self.written_out = False
         if results is not None:
             self.gathered = Gathered(self, results, loops.units[0])  # type: ignore[arg-type]
-            self.memory += self.gathered.allocs()
+            self.memory += [Alloc(name, self.gathered.dtypes[of], self.gathered.box.size, "scratch")
+                            for of, name in self.gathered.memory.items()]
 
     def name(self, stem: str) -> str:
         """A name that nothing else in the function has."""
@@ -119,26 +117,17 @@ class Context(Places):
     def undecided(self, name: str, here: Position) -> Cut | None:
         """The outermost split around a loop whose last block may run as a loop of its own, if nothing is known yet of
         the present block."""
-        found, s = None, self.loops.made_by.get(name)
-        while s is not None:
-            if s.edge == "rest" and name in self.loops.inside(s.inner) and s.loop not in here.full_splits and \
-                    not divides(s, self.loops.count(s.loop, here)):
-                found = s
-            s = self.loops.made_by.get(s.loop)
-        return found
+        found = [s for s in self.loops.makers(name) if s.edge == "rest" and name in self.loops.inside(s.inner)
+                 and s.loop not in here.full_splits and not divides(s, self.loops.count(s.loop, here))]
+        return found[-1] if found else None
 
     def begun_by(self, name: str, here: Position) -> list[Cut]:
         """Splits whose blocks a loop is the outermost over, and which may leave some elements; not those across lanes
         that are open."""
-        found, s = [], self.loops.made_by.get(name)
-        while s is not None:
-            over, inside = self.loops.inside(s.outer), self.loops.inside(s.inner)
-            if s.edge == "rest" and name == next(x for x in self.loops.order if x in over) and \
-                    not divides(s, self.loops.count(s.loop, here)) and \
-                    not any(self.loops.kind[i] == "vector" and i in here.places for i in inside):
-                found.append(s)
-            s = self.loops.made_by.get(s.loop)
-        return found
+        return [s for s in self.loops.makers(name) if s.edge == "rest"
+                and name == next(x for x in self.loops.order if x in self.loops.inside(s.outer))
+                and not divides(s, self.loops.count(s.loop, here))
+                and not any(self.loops.kind[x] == "vector" and x in here.places for x in self.loops.inside(s.inner))]
 
     def within(self, here: Position, of: Container[Var] | None = None) -> tuple[Index, ...]:
         """The conditions of an element that no block with the edge guard has too much; of some variables."""

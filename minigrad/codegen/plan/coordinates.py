@@ -3,6 +3,7 @@ lay memory out by them have in common."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
 from minigrad.codegen.plan.loops import NAME, Faults, Loops, Step, divides, refuse
@@ -176,19 +177,20 @@ def place(loops: Loops, name: str, at: Index, places: dict[str, Index]) -> None:
         place(loops, fused.loop, places.get(fused.loop, 0) + at * row, places)
 
 
-def inside_boxes(loops: Loops, step: Laid, here: Position) -> tuple[Index, ...]:
-    """The conditions that positions are none beyond the last one, to which blocks with the edge guard, or residues, may
-    go on."""
+def before_ends(loops: Loops, coordinates: Iterable[str], here: Position) -> tuple[Index, ...]:
+    """The conditions that places along coordinates are none beyond the last one, to which blocks with the edge guard,
+    or residues, may go on."""
     found = list[Index]()
     ends = {loops.root[s.loop] for s in loops.split.values()
             if s.edge == "guard" and not divides(s, loops.extent(s.loop))}
-    for c in [c for c in step.layout if len(terms_of(c)) > 1 and "%" not in c]:
+    for c in [c for c in coordinates if "%" not in c]:
         terms = [(factor, *parse_coordinate(x)) for factor, x in terms_of(c)]
         times = max([n for *_, n in terms])
+        if times == 1 and ends.isdisjoint([loops.root[x] for _, x, *_ in terms]):
+            continue
         left: Index = 0
         for factor, x, by, _ in terms:
             v = loops.root[x]
             left = left + factor * (1 if by else times) * ((v.hi if factor > 0 else 0) - here.at[v])
-        if times > 1 or any([loops.root[x] in ends for _, x, *_ in terms]):
-            found.append(left)
+        found.append(left)
     return tuple([e for e in found if bounds(e)[0] < 0])

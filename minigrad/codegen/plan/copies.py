@@ -34,10 +34,10 @@ def copied_value(ctx: Context, s: Staged, here: Position, conditions: tuple[Inde
 
 def fills(ctx: Context, name: str, here: Position) -> list[Stmt]:
     """The copies of operands that a worker makes in a loop."""
-    return [s for made in ctx.staged if made.filled == name and not made.step.items for s in _fill(ctx, made, here)]
+    return [s for made in ctx.staged if made.filled == name and not made.step.items for s in fill(ctx, made, here)]
 
 
-def _fill(ctx: Context, s: Staged, here: Position) -> list[Stmt]:
+def fill(ctx: Context, s: Staged, here: Position) -> list[Stmt]:
     """The copy, in the loop in which it is made."""
     loops = ctx.loops
     places = {**loops.ones, **here.places}

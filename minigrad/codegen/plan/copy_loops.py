@@ -15,6 +15,7 @@ from minigrad.codegen.plan.box import Box
 from minigrad.codegen.plan.context import Context
 from minigrad.codegen.plan.coordinates import loop_of, parse_coordinate, room
 from minigrad.codegen.plan.position import Position
+from minigrad.codegen.plan.rows import lanes_of
 from minigrad.codegen.plan.runs import Run, runs_of
 from minigrad.expr import Index, Var, bounds, emin, subs
 from minigrad.value import Value, substitute
@@ -53,7 +54,7 @@ def _loops(ctx: Context, runs: list[Run], here: Position, places: dict[str, Inde
     lanes, written = runs[-1], next((r for r in runs[:-1] if r.has(along)), None)
     if written is not None and outwards:
         lanes, written = written, lanes
-    width = next((ctx.loops.most(x) for x in ctx.loops.order if ctx.loops.kind[x] == "vector"), 1)
+    width = lanes_of(ctx.loops)
     inner = [r for r in ((written, lanes) if outwards else (lanes, written)) if r is not None]
     opened, blocks = list[tuple[Var, Index, str]](), list[tuple[Var, Index, str]]()
     own, there, exact = list[Index](), list[Index](), dict[Var, Index]()

@@ -23,7 +23,7 @@ from minigrad.codegen.ir.launch import places_of
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, Loop, Stmt, Store, group_size
 from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.plan.context import Context, Items
-from minigrad.codegen.plan.coordinates import base_of, inside_boxes, length, loop_of, place, room, terms_of
+from minigrad.codegen.plan.coordinates import base_of, before_ends, length, loop_of, place, room, terms_of
 from minigrad.codegen.plan.copies import copied_value
 from minigrad.codegen.plan.position import Position
 from minigrad.codegen.plan.stage import Staged
@@ -95,7 +95,8 @@ class ItemsCopy:
         value = substitute(self.s.factor, here.at)
         inside, nothing = value.args if value.op == "guard" else (value, const(0, value.dtype))
         told = value.conditions if value.op == "guard" else ()
-        last = [e for e in inside_boxes(self.ctx.loops, self.s.step, here)
+        last = [e for e in before_ends(
+            self.ctx.loops, [c for c in self.s.step.layout if len(terms_of(c)) > 1], here)
                 if not any([bounds(e - c)[0] >= 0 for c in told])]
         conditions += self.ctx.within(here, frozenset(free_variables(self.s.factor)) - wide)
         return guard(inside, nothing, (*conditions, *last, *told))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from itertools import pairwise
 from typing import ClassVar, Self, TypeVar
 
 from minigrad.codegen.ir.launch import ceil_div
@@ -310,12 +311,10 @@ class Loops:
         found = self._known[2].get(name)
         if found is None:
             s = self.made_by.get(name)
-            if s is None:
-                found = False
-            elif self.is_short(name):
+            if s is not None and self.is_short(name):
                 found = not divides(s, self.extent(s.loop)) or self.cut_short(s.loop)
             else:
-                found = (name == s.inner) == s.into and self.cut_short(s.loop)
+                found = s is not None and (name == s.inner) == s.into and self.cut_short(s.loop)
             self._known[2][name] = found
         return found
 
@@ -343,13 +342,14 @@ class Loops:
         s = self.made_by.get(name)
         return self.top(s.loop) if s is not None and name == s.inner else name
 
-    def upwards(self, s: Cut) -> Iterator[Cut]:
+    def makers(self, name: str) -> list[Cut]:
+        """The splits that made a loop, the last one first."""
+        s = self.made_by.get(name)
+        return [] if s is None else [s, *self.makers(s.loop)]
+
+    def upwards(self, s: Cut) -> list[Cut]:
         """A split and those around it that it is a part of the blocks of."""
-        yield s
-        while (parent := self.made_by.get(s.loop)) is not None:
-            if s.loop == parent.inner:
-                yield parent
-            s = parent
+        return [s, *[p for inner, p in pairwise([s, *self.makers(s.loop)]) if inner.loop == p.inner]]
 
     def base(self, s: Cut, here: Position) -> Index:
         """The begin of a block of a split, before it reaches back: counted along the loop on top of it."""

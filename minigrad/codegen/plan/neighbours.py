@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from minigrad.codegen.kernel.nodes import Kernel, Nest
-from minigrad.codegen.lowering.rename import statements
+from minigrad.codegen.kernel.value_walk import loads
+from minigrad.codegen.kernel.walk import assignments
 from minigrad.codegen.plan.block import COMPUTED
 from minigrad.codegen.plan.check import check
 from minigrad.codegen.plan.loops import Loops, Step
@@ -23,7 +24,6 @@ from minigrad.codegen.plan.several import AnyPlan
 from minigrad.codegen.plan.steps import Ahead, Bind, Fuse, Order, Plan, Sizes, Split, Stage, resolve
 from minigrad.errors import InternalError, MinigradError
 from minigrad.expr import variables
-from minigrad.value import walk
 
 EDGES = {False: ("back", "short"), True: ("rest", "short")}
 """The edges of splits to try where the size does not divide the extent, of loops of the domain and of sums. Under the
@@ -208,7 +208,6 @@ def _prefetches(nest: Nest, plan: Plan, loops: Loops) -> Iterator[Plan]:
 def _reads(nest: Nest) -> dict[str, set[str]]:
     """By buffer that a nest reads, the variables that the place depends on."""
     found: dict[str, set[str]] = {}
-    for v in walk(*[s.value for s in statements(nest.body) if not isinstance(s, Nest)]):
-        if v.op == "load":
-            found.setdefault(v.buffer, set()).update([x.name for x in variables(v.indices[0])])
+    for v in loads(*[s.value for s in assignments(nest.body)]):
+        found.setdefault(v.buffer, set()).update([x.name for x in variables(v.indices[0])])
     return found

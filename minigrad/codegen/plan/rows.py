@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from minigrad.codegen.plan.box import Box
-from minigrad.codegen.plan.coordinates import base_of, length, loop_of, parse_coordinate, room, terms_of
-from minigrad.codegen.plan.loops import Loops, divides
+from minigrad.codegen.plan.coordinates import base_of, before_ends, length, loop_of, parse_coordinate, room
+from minigrad.codegen.plan.loops import Loops
 from minigrad.codegen.plan.places import Places
 from minigrad.codegen.plan.position import Position
 from minigrad.codegen.plan.runs import Run, runs_of
@@ -69,7 +69,10 @@ def rows_of(stand: Places, box: Box, factor: Value, here: Position, name: Callab
         if not found or not isinstance(found[-1][0].count, int):
             return []
         at = stand.located(replace(here, places=places, copies=()))
-        value, x, count = _within(loops, box, substitute(factor, at.at), at), found[-1][1], found[-1][0].count
+        value, x, count = substitute(factor, at.at), found[-1][1], found[-1][0].count
+        ends = before_ends(loops, [c for c in box.layout if "//" not in c], at)  # a read goes on there, beyond blocks
+        inside, nothing = value.args if value.op == "guard" else (value, const(0, value.dtype))
+        value = guard(inside, nothing, (*(value.conditions if value.op == "guard" else ()), *ends))
         span = _span(value.conditions if value.op == "guard" else (), x, count)
         around = tuple(found[:-1])
         if span is None or made and [r.count for r, _ in around] != [r.count for r, _ in made[0].around]:
@@ -78,23 +81,6 @@ def rows_of(stand: Places, box: Box, factor: Value, here: Position, name: Callab
             return []
         made.append(Row(around, x, count, *span, at, value))
     return made
-
-
-def _within(loops: Loops, box: Box, value: Value, at: Position) -> Value:
-    """A value that is not read beyond the last position, where blocks with the edge guard go on there."""
-    conditions = list[Index]()
-    ends = {loops.root[s.loop] for s in loops.split.values()
-            if s.edge == "guard" and not divides(s, loops.extent(s.loop))}
-    for c in [c for c in box.layout if "%" not in c and "//" not in c]:
-        terms = [(factor, loops.root[x]) for factor, x in terms_of(c)]
-        if any([v in ends for _, v in terms]):
-            left: Index = 0
-            for factor, v in terms:
-                left = left + factor * ((v.hi if factor > 0 else 0) - at.at[v])
-            conditions.append(left)
-    if value.op == "guard":
-        return guard(value.args[0], value.args[1], (*value.conditions, *conditions))
-    return guard(value, const(0, value.dtype), tuple(conditions))
 
 
 def _span(conditions: Sequence[Index], x: Var, count: int) -> tuple[int, int] | None:
@@ -109,10 +95,6 @@ def _span(conditions: Sequence[Index], x: Var, count: int) -> tuple[int, int] | 
     return lo, hi
 
 
-def _has_border(factor: Value) -> bool:
-    return factor.op != "guard" or factor.args[1].op == "const"  # an image read inside alone has none, but needs room
-
-
 def aligned(stand: Places, box: Box, factor: Value, at: str, border: bool) -> Box:
     """The box with room for whole vectors in each row, its inside at a whole vector."""
     loops = stand.loops
@@ -121,8 +103,8 @@ def aligned(stand: Places, box: Box, factor: Value, at: str, border: bool) -> Bo
     last = loop_of(base_of(box.layout[-1])[1])
     beyond = _covered(loops, last) - loops.most(last) if isinstance(loops.extent(last), int) else 0
     plain = replace(box, size=box.size + beyond)  # lanes beyond the last column read on
-    if not _has_border(factor):
-        return plain
+    if factor.op == "guard" and factor.args[1].op != "const":
+        return plain  # an image read inside alone has no border, but needs room
     width = lanes_of(loops)
     outside = loops.order[:loops.order.index(at) + 1]
     rows = rows_of(stand, box, factor, Position(loops.ones | {x: Var(x, 0, 1 << 20) for x in outside}))

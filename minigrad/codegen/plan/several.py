@@ -38,13 +38,10 @@ class BlockPlan(Several):
 AnyPlan = Plan | JoinedPlan | BlockPlan
 
 
-def parse_several(text: str) -> tuple[Plan, ...]:
-    """The plans that follow the first line of a text. Raises PlanError naming what is wrong."""
-    return tuple([parse_steps("plan" + part) for part in re.split(r"^plan\b", text, flags=re.M)[2:]])
-
-
 def parse_plan(text: str) -> AnyPlan:
     """The inverse of str(plan). Raises PlanError naming what is wrong."""
     first = next(filter(None, [line.split("#")[0].strip() for line in text.splitlines()]), "")
     several = {f"plan {made.pattern}": made for made in (JoinedPlan, BlockPlan)}.get(first)
-    return parse_steps(text) if several is None else several(parse_several(text))
+    if several is None:
+        return parse_steps(text)
+    return several(tuple([parse_steps("plan" + part) for part in re.split(r"^plan\b", text, flags=re.M)[2:]]))

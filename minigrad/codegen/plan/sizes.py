@@ -12,11 +12,11 @@ from itertools import count
 from math import lcm
 
 from minigrad.codegen.kernel.nodes import Kernel, Nest
+from minigrad.codegen.kernel.walk import accesses_of
 from minigrad.codegen.lowering.arguments import (
     MOST,
     Extents,
     Multiples,
-    accesses,
     plain_variables,
     variables_of,
     with_arguments,
@@ -81,7 +81,7 @@ def _short_rows(nest: Nest, plan: Plan) -> set[str]:
 def _begins_once(nest: Nest) -> bool:
     """True where all accesses of a buffer begin at one element, which `from_first` can make the first."""
     begins: dict[str, int] = {}
-    return all([begins.setdefault(name, first) == first == bounds(e)[0] for name, e in accesses((nest,))
+    return all([begins.setdefault(name, first) == first == bounds(e)[0] for name, (e,) in accesses_of((nest,))
                 for first in [e.const if isinstance(e, Expr) else e]])
 
 
@@ -163,13 +163,20 @@ def _rounded(size: int) -> int:
 
 def in_boxes(plan: Plan) -> frozenset[str]:
     """Variables in coordinates of copies that are sums of several."""
-    whole = {x: s.loop for s in plan.steps if isinstance(s, Split) for x in (s.outer, s.inner)}
-    found = set[str]()
-    for x in [loop_of(x) for s in plan.stages if s.border for c in s.layout for _, x in terms_of(c)]:
-        while x in whole:
-            x = whole[x]
-        found.add(x)
-    return frozenset(found)
+    return frozenset([_made_of(loop_of(x), _splits(plan)) for s in plan.stages if s.border for c in s.layout
+                      for _, x in terms_of(c)])
+
+
+def _splits(plan: Plan) -> dict[str, str]:
+    """By loop, the one that it is a part of."""
+    return {x: s.loop for s in plan.steps if isinstance(s, Split) for x in (s.outer, s.inner)}
+
+
+def _made_of(loop: str, whole: dict[str, str]) -> str:
+    """The loop that one was made of at first, by the loops that splits took apart, in order."""
+    for part, of in reversed(whole.items()):
+        loop = of if part == loop else loop
+    return loop
 
 
 def written_out(plan: Plan) -> frozenset[str]:
@@ -178,16 +185,7 @@ def written_out(plan: Plan) -> frozenset[str]:
     splits = [s for s in plan.steps if isinstance(s, Split)]
     above = {s.inner if s.into else s.outer: s.loop for s in splits}
     sized = {s.outer if s.into else s.inner for s in splits} - {s.inner for s in _short(plan)}
-    whole = {x: s.loop for s in splits for x in (s.outer, s.inner)}
-    found = set[str]()
-    for x in [x for s in plan.steps if isinstance(s, Fuse) for x in (s.outer, s.inner)]:
-        while x in whole:
-            x = whole[x]
-        found.add(x)
+    fused = [_made_of(x, _splits(plan)) for s in plan.steps if isinstance(s, Fuse) for x in (s.outer, s.inner)]
     boxes = [c for s in plan.stages for c in s.layout if s.items or terms_of(c) != ((1, loop_of(c)),)]
-    for x in (*plan.bound("unroll"), *(loop_of(x) for c in boxes for _, x in terms_of(c))):
-        while x in above:
-            x = above[x]
-        if x not in sized:
-            found.add(x)
-    return frozenset(found)
+    fixed = (*plan.bound("unroll"), *(loop_of(x) for c in boxes for _, x in terms_of(c)))
+    return frozenset(fused) | {_made_of(x, above) for x in fixed}.difference(sized)

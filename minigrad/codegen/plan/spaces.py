@@ -1,13 +1,13 @@
 """Which statements of a nest run in one loop nest, and the loops that a plan may name."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Store, is_sum
-from minigrad.codegen.kernel.value_walk import loaded, locals_of
-from minigrad.codegen.lowering.rename import statements
-from minigrad.expr import Index, Var
+from minigrad.codegen.kernel.value_walk import Rewriter, loaded, locals_of
+from minigrad.codegen.kernel.walk import assignments, statements
+from minigrad.expr import Var
 from minigrad.record import record
 from minigrad.value import Value
 
@@ -18,7 +18,7 @@ Unit = tuple[Define, ...] | Define | Store | Nest
 def touched(body: Sequence[Unit]) -> tuple[set[str], set[str]]:
     """The buffers that statements read, and those that they store to."""
     flat = tuple([s for u in body for s in (u if isinstance(u, tuple) else (u,))])
-    own = [s for s in statements(flat) if not isinstance(s, Nest)]
+    own = list(assignments(flat))
     return loaded(*[s.value for s in own]), {s.param for s in own if isinstance(s, Store)}
 
 
@@ -103,9 +103,7 @@ def _sums_inside(value: Value, around: tuple[Var, ...]) -> Iterator[Space]:
             yield from _sums_inside(a, around)
 
 
-def along(group: Sequence[Define]) -> list[dict[Var, Index]]:
-    """For each of some sums that share loops: its variables as those of the first."""
-    if not group:
-        return []
-    first = group[0].value.over
-    return [dict(zip(s.value.over, first, strict=True)) for s in group]
+def terms_of_sums(group: Sequence[Define], names: Mapping[str, Value] | None = None) -> list[Value]:
+    """The terms of sums that share loops, over the variables of the first one, `names` in place of definitions."""
+    return [Rewriter(dict(zip(s.value.over, group[0].value.over, strict=True)), locals_=names).value(s.value.args[0])
+            for s in group]

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from minigrad.codegen.ir.nodes import Alloc
-from minigrad.codegen.kernel.value_walk import Rewriter, loaded, replace_values
+from minigrad.codegen.kernel.value_walk import loaded, replace_values
 from minigrad.codegen.plan.box import Box, box, depends_on_sums, on_sums_alone
 from minigrad.codegen.plan.coordinates import leaves, terms_of
 from minigrad.codegen.plan.loops import Loops, refuse
@@ -25,7 +25,7 @@ from minigrad.codegen.plan.matrix_units import Wave, for_unit
 from minigrad.codegen.plan.places import Places
 from minigrad.codegen.plan.position import Position
 from minigrad.codegen.plan.rows import aligned
-from minigrad.codegen.plan.spaces import along
+from minigrad.codegen.plan.spaces import terms_of_sums
 from minigrad.codegen.plan.steps.ahead import Ahead
 from minigrad.codegen.plan.steps.stage import Stage
 from minigrad.codegen.plan.tiles import Tiled
@@ -81,7 +81,7 @@ def staged(loops: Loops, step: Stage, wave: Wave | None, tile: Tiled | None, mem
     outside = [*order[:first + 1], *loops.ones]
     known = inside.union([x for x in outside if not step.items or loops.kind[x] != "item"])
     group = next((u for u in loops.units if isinstance(u, tuple)), ())
-    bodies = [Rewriter(own).value(s.value.args[0]) for s, own in zip(group, along(group), strict=True)]
+    bodies = terms_of_sums(group)
     found = _whole(list(dict.fromkeys(f for body in bodies for f in _parts(body, step, loops, known))), step)
     if not found:
         for _, whole in (p for body in bodies for p in _parts(body, replace(step, layout=()), loops, known)):

@@ -29,7 +29,7 @@ from minigrad.codegen.plan.loop_nest import copied, loop_of, swept
 from minigrad.codegen.plan.loops import Cut, divides, refuse
 from minigrad.codegen.plan.matrix_units import Wave
 from minigrad.codegen.plan.position import Position
-from minigrad.codegen.plan.spaces import along
+from minigrad.codegen.plan.spaces import terms_of_sums
 from minigrad.codegen.plan.taps import by_element, meetings
 from minigrad.errors import present
 from minigrad.expr import Index, Var, emin
@@ -40,8 +40,7 @@ def sums_together(ctx: Context, group: Sequence[Define], here: Position, names: 
                   ) -> tuple[list[Stmt], dict[str, Value]]:
     """Sums that share their loops, for all copies; and the names, with what the sums are now."""
     over = group[0].value.over
-    bodies = [(s.value.monoid, Rewriter(own, locals_=names).value(s.value.args[0]))
-              for s, own in zip(group, along(group), strict=True)]
+    bodies = list(zip([s.value.monoid for s in group], terms_of_sums(group, names), strict=True))
     emitted, results = _sums(ctx, over, bodies, [s.name for s in group], here)
     return emitted, dict(names) | {s.name: value for s, value in zip(group, results, strict=True)}
 
@@ -99,8 +98,7 @@ def kept_sums(ctx: Context, group: Sequence[Define], here: Position) -> tuple[Su
     over = group[0].value.over
     kept = Kept(*runs(ctx, outside, here), place,
                 0 if lane is None else here.places[lane], 1 if lane is None else loops.most(lane))
-    bodies = [(s.value.monoid, Rewriter(own).value(s.value.args[0]))
-              for s, own in zip(group, along(group), strict=True)]
+    bodies = list(zip([s.value.monoid for s in group], terms_of_sums(group), strict=True))
     made = Sum(ctx, over, bodies, here, kept)
     for level in kept.levels if outside else ():
         for t in made.terms:

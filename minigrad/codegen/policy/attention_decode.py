@@ -16,11 +16,12 @@ import math
 
 from minigrad.codegen.ir.launch import ceil_div
 from minigrad.codegen.kernel.access import extent
+from minigrad.codegen.kernel.monoid import MONOIDS
 from minigrad.codegen.kernel.nodes import Block, Define, Nest, Param, Store
 from minigrad.codegen.kernel.value_walk import Rewriter
 from minigrad.codegen.lowering.attention import shift_of
 from minigrad.codegen.lowering.flatten import offset
-from minigrad.codegen.patterns.recognise_attention import DOT, Attention, Mix, identity_of, last_key, recognise, reduced
+from minigrad.codegen.patterns.recognise_attention import DOT, Attention, Mix, last_key, recognise, reduced
 from minigrad.codegen.policy.attention import EIGHT
 from minigrad.errors import InternalError, present
 from minigrad.expr import Index, Var, bounds, emin, product, subs
@@ -148,7 +149,7 @@ def in_part(value: Value, key: Var, part: Var) -> Value:
     last = () if isinstance(length, int) and length % PART == 0 else (key.hi - number,)
     conditions = (*(subs(e, {key: number}) for e in conditions), *last)
     body = substitute(body, {key: number})
-    return reduce(monoid, (inside,), guard(body, identity_of(monoid, body.dtype), conditions))
+    return reduce(monoid, (inside,), guard(body, MONOIDS[monoid].init(body.dtype), conditions))
 
 
 def _combination(nest: Nest, found: Attention, kept: list[str], place: Index, outputs: Index, count: Index) -> Nest:

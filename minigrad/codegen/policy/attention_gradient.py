@@ -27,8 +27,8 @@ from collections.abc import Iterator, Mapping
 from minigrad.codegen.ir.launch import ceil_div
 from minigrad.codegen.kernel.access import extent
 from minigrad.codegen.kernel.nodes import Block, Define, Nest, Param, Store, nests_of
-from minigrad.codegen.kernel.text import statements
 from minigrad.codegen.kernel.value_walk import Rewriter
+from minigrad.codegen.kernel.walk import statements
 from minigrad.codegen.patterns.recognise_attention import DOT, first_key, last_key
 from minigrad.codegen.patterns.recognise_attention_gradient import Gradient, recognise
 from minigrad.codegen.policy.attention import steps

@@ -22,12 +22,13 @@ from minigrad.codegen.ir.nodes import Alloc
 from minigrad.codegen.ir.walk import statements as ir_statements
 from minigrad.codegen.kernel.access import extent
 from minigrad.codegen.kernel.nodes import Kernel, Nest, Store
+from minigrad.codegen.kernel.value_walk import loads
+from minigrad.codegen.kernel.walk import statements
 from minigrad.codegen.lowering.apart import apart
-from minigrad.codegen.lowering.beside import beside, loads
+from minigrad.codegen.lowering.beside import beside
 from minigrad.codegen.lowering.flatten import offset
 from minigrad.codegen.lowering.independent import LANE, independent
 from minigrad.codegen.lowering.independent_axes import Axis, Carried, carried, independent_axes
-from minigrad.codegen.lowering.rename import statements
 from minigrad.codegen.plan.block import build_block
 from minigrad.codegen.plan.several import BlockPlan
 from minigrad.codegen.policy import inner, items

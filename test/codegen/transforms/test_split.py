@@ -8,8 +8,8 @@ import pytest
 
 from minigrad.codegen.kernel.nodes import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.kernel.text import parse_kernel
+from minigrad.codegen.kernel.walk import statements
 from minigrad.codegen.lowering.collapse import collapse
-from minigrad.codegen.lowering.rename import statements
 from minigrad.codegen.lowering.split import divisions_left, split_divisions, split_phases
 from minigrad.dtype import float16, float32
 from minigrad.expr import Index, Var, dim, evaluate, product

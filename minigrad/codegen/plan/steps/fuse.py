@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from minigrad.codegen.kernel.nodes import Nest
-from minigrad.codegen.lowering.rename import map_nest
+from minigrad.codegen.kernel.walk import map_nest
 from minigrad.codegen.plan.loops import NAME, Faults, Fused, Loops, Match, Step, loops_of, refuse
 from minigrad.codegen.plan.steps.split import Split
 from minigrad.expr import Index, Var, bounds, emin, subs, variables
@@ -85,11 +84,8 @@ class _Fusing:
         def scope(over: tuple[Var, ...]) -> tuple[Var, ...]:
             return tuple(self.scopes.get(over, over))
 
-        def over(nest: Nest) -> Nest:
-            return Nest(scope(nest.domain), tuple([over(s) if isinstance(s, Nest) else s for s in nest.body]))
-
-        nest = over(map_nest(self.given.nest, lambda v: map_indices(v, change, scope),
-                             lambda _, indices: tuple([change(e) for e in indices])))
+        nest = map_nest(self.given.nest, lambda v: map_indices(v, change, scope),
+                        lambda _, indices: tuple(map(change, indices)), scope)
         loops = replace(loops_of(nest), given=self.given, fused=self.made, gone=frozenset(self.names),
                         valid=tuple([e for e in self.valid if bounds(e)[0] < 0]))
         for s in self.steps:

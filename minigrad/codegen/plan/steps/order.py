@@ -29,13 +29,11 @@ class Order(Listed):
             yield (f"order: expected {inside[0]} unrolled or outside all sums, as there are several that do not share "
                    "loops")
         for x in loops.order[loops.first_reduction:loops.order.index(inside[-1])]:
-            s = loops.made_by.get(x)
             if loops.kind[x] == "unroll" or loops.space[x] and loops.kind[x] != "serial":
                 yield f"order: expected {x} inside {inside[-1]}, as it is no serial loop"
             if loops.space[x] and bounds(loops.extent(x))[0] < 1:
                 yield f"order: expected {x} inside {inside[-1]}, as it may not run at all"
-            while s is not None:
+            for s in loops.makers(x):
                 if s.edge == "rest" and not divides(s, loops.extent(s.loop)):
                     yield (f"split {s.loop}, rest: expected back or short, as {inside[-1]} stands inside a loop of the "
                            "sum")
-                s = loops.made_by.get(s.loop)
