@@ -1,7 +1,8 @@
 """The exact remainder of floats, `rem` of `value/core.py`, as functions of LLVM IR.
 
-LLVM's own instruction calls the C library for each lane. Here all lanes divide at once, by a division and a multiply-add, while
-quotients have fewer digits than a float, the usual case; else each divides significands as integers.
+LLVM's own instruction calls the C library for each lane. Here all lanes divide at once, by a division and a
+multiply-add, while quotients have fewer digits than a float, as they usually have; else each divides significands as
+integers.
 """
 from __future__ import annotations
 
