@@ -6,14 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from minigrad.codegen.render.halves import bfloat_to_bits, bits_to_bfloat, bits_to_half, half_to_bits
+from minigrad.codegen.render.halves import (
+    bfloat_bits,
+    bfloat_to_bits,
+    bits_to_bfloat,
+    bits_to_half,
+    half_to_bits,
+    round_to_float32,
+)
 from minigrad.codegen.render.language import Language
 from minigrad.codegen.render.llvm_instructions import instruction_for
 from minigrad.codegen.render.llvm_remainder import remainder
 from minigrad.codegen.render.llvm_text import (
     lane_numbers,
     mangled,
-    round_to_float32,
     scalar_type,
     type_of,
     typed,
@@ -94,8 +100,7 @@ class LlvmLanguage(Language):
         if dtype is float16:
             return str(struct.unpack("<H", struct.pack("<e", value))[0])
         if dtype is bfloat16:
-            bits = struct.unpack("<I", struct.pack("<f", value))[0]
-            return str((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 if value == value else 0x7FC0)
+            return str(bfloat_bits(value))
         if dtype is float32:
             value = round_to_float32(value)
         return "0x" + struct.pack(">d", value).hex().upper()

@@ -32,7 +32,8 @@ def expanded(op: str, args: tuple[Value, ...]) -> Value:
         return power(Number(args[0]), Number(args[1])).value
     module, x = math_float32 if dtype is float32 else math_float64, Number(args[0])
     if op in ("sin", "cos"):
-        return wave(op, x, *module.reduced(x), module.SIN, module.COS).value
+        quadrant, r = module.reduced(x)
+        return wave(op, x, quadrant, r, module.SIN, module.COS).value
     return getattr(module, op)(x).value
 
 
