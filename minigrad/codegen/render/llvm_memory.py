@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from minigrad.codegen.render.accesses import in_bounds
-from minigrad.codegen.render.index import sums, term
+from minigrad.codegen.render.index import sums
 from minigrad.codegen.render.language import Access
 from minigrad.codegen.render.llvm_text import mangled, memory_type, stores_masked, typed
 from minigrad.codegen.render.llvm_transposes import Transposes
 from minigrad.codegen.render.llvm_values import LlvmLanguage
 from minigrad.codegen.render.refs import Memory, Ref
 from minigrad.dtype import bool_, uint8
-from minigrad.expr import Atom, Index, Var, product, varying
+from minigrad.expr import Index, varying
 from minigrad.value import value_atoms
 
 if TYPE_CHECKING:
@@ -36,70 +36,29 @@ class LlvmAccess(Access):
         self.transposes = Transposes(self)
 
     def pointer(self, memory: Memory, offset: Index, lane: int | None = None) -> Ref:
-        """The pointer to an element; copies of an access that differ in a constant share all but that.
-
-        What depends on arguments alone, as steps from row to row do, is added last, so that rows share the rest; but
-        ahead of what the loop adds that sums up a register tile. There each row has a pointer of its own, which LLVM
-        must not know to be a multiple of others: it would compute one from the other in each step, with the ports that
-        multiply-adds need.
-        """
-        kind = memory_type(memory.dtype)
+        """The pointer to an element; copies of an access that differ in a constant share all but that."""
         whole, constant = (0, offset) if isinstance(offset, int) else (varying(offset), offset.const)
         key = memory.text, whole, lane
         found = self.out.memo.get(key)
         if found is None:
             p = Ref(memory.text, memory.dtype)
-            row = self.row_of(whole) if self.out.least_level else None
-            parts, extra = sums(self.out, offset if row is None else row[0] + constant, lane)
-            if row is not None or (len(parts) > 1 and parts[0].level == 0):
-                last = len(parts) - self.language.tile.inside
-                for part in parts[row is None:last]:
-                    p = self.moved(p, part)
-                p = self.moved(p, parts[0]) if row is None else self.row_pointer(p, *row[1])
-                if self.language.tile.inside and memory.place == "in":
-                    p = self.out.pure(f'call ptr asm "", "=r,0"(ptr {p.text})', memory.dtype, 1, (p,), "p")
-                parts = parts[last:]
+            parts, extra = sums(self.out, offset, lane)
             for part in parts:
-                p = self.moved(p, part)
+                p = self.moved(p, part.text, part)
             known: dict[int, Ref] = {}
             found = p, extra - constant, known
             if not value_atoms(offset):
                 self.out.memo[key] = found
         p, extra, known = found
         constant += extra
-        if not constant:
-            return p
-        there = known.get(constant)
-        if there is None:
-            text = f"getelementptr {kind}, ptr {p.text}, i64 {constant}"
-            there = known[constant] = self.out.pure(text, memory.dtype, 1, (p,), "p")
-        return there
+        if constant and constant not in known:
+            known[constant] = self.moved(p, constant)
+        return known[constant] if constant else p
 
-    def moved(self, p: Ref, by: Ref) -> Ref:
-        text = f"getelementptr {memory_type(p.dtype)}, ptr {p.text}, i64 {by.text}"
-        return self.out.pure(text, p.dtype, 1, (p, by), "p")
-
-    def row_of(self, e: Index) -> tuple[Index, tuple[tuple[Atom, ...], int]] | None:
-        """(rest, term) with e = rest + term, which is all that is made of arguments alone; None if there is no such."""
-        if isinstance(e, int):
-            return None
-        variables = self.out.variables
-        fixed = [t for t in e.terms
-                 if all([type(a) is Var and a in variables and variables[a].level == 0 for a in t[0]])]
-        if len(fixed) != 1 or len(e.terms) == 1 or fixed[0][1] < 1:
-            return None
-        return e - product(fixed[0][0]) * fixed[0][1], fixed[0]
-
-    def row_pointer(self, p: Ref, step: tuple[Atom, ...], count: int) -> Ref:
-        """The pointer `count` steps after p: one step after the one before it, where that is known, whose multiples
-        would be kept from outside all loops."""
-        key = "rows", p.text, step
-        rows = self.out.memo.setdefault(key, {0: p})
-        if count not in rows:
-            near = count - 1 in rows
-            rows[count] = self.moved(rows[count - 1 if near else 0], term(self.out, step, 1 if near else count, None))
-        found: Ref = rows[count]
-        return found
+    def moved(self, p: Ref, count: str | int, *by: Ref) -> Ref:
+        """The pointer so many elements on."""
+        text = f"getelementptr {memory_type(p.dtype)}, ptr {p.text}, i64 {count}"
+        return self.out.pure(text, p.dtype, 1, (p, *by), "p")
 
     def safe_pointer(self, memory: Memory, p: Ref, mask: Ref | None, lanes: int) -> Ref:
         """The pointer where the scalar mask is true, else one that may be read as well."""

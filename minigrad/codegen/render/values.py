@@ -19,7 +19,7 @@ from minigrad.value import BINARY, UNARY, Value
 if TYPE_CHECKING:
     from minigrad.codegen.render.emitter import Emitter
 
-_AT_ONCE = (UNARY | BINARY | {"fma"}).difference(FUNCTIONS)
+_ARITHMETIC = (UNARY | BINARY | {"fma"}).difference(FUNCTIONS)
 
 
 class Values:
@@ -33,9 +33,6 @@ class Values:
         out, steps = self.out, self.steps
         step = steps.table.get(root)
         if step is None:
-            ref = self.at_once(root, mask)
-            if ref is not None:
-                return ref
             step = steps.learn(root)
         elif step.ref is not None:
             return step.ref
@@ -82,28 +79,6 @@ class Values:
                 refs.reverse()
                 ref = table[key] = step.make(out, step.value, m, refs)
         return present(ref, "[render] expected a value")
-
-    def at_once(self, v: Value, mask: Ref | None) -> Ref | None:
-        """A local, a load, or one operation on locals and register buffers; None for other values. Nothing needs to be
-        known or remembered of these."""
-        op, out = v.op, self.out
-        if op == "local":
-            return out.locals[v.name]
-        if op == "load":
-            return None if v.inner else make_load(out, v, mask, [])
-        if op not in _AT_ONCE:
-            return None
-        refs: list[Ref] = []
-        for a in v.args[::-1]:
-            if a.op == "local":
-                refs.append(out.locals[a.name])
-                continue
-            memory = out.memory[a.buffer] if a.op == "load" else None
-            if memory is None or not memory.slots:
-                return None
-            refs.append(out.storage.read_slot(memory, slot(out, memory, out.copies.at(a.indices[0]))))
-        refs.reverse()
-        return arithmetic(out, v, None, refs)
 
 
 def arithmetic(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
@@ -199,6 +174,6 @@ def index_value(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Re
 
 
 MAKERS: dict[str, Maker] = {
-    **dict.fromkeys(_AT_ONCE, arithmetic), "const": make_const, "local": make_local, "index": index_value,
+    **dict.fromkeys(_ARITHMETIC, arithmetic), "const": make_const, "local": make_local, "index": index_value,
     "load": make_load, "guard": guarded, "across": make_across, "cast": make_cast, "bitcast": make_cast,
     "where": make_where}
