@@ -70,24 +70,19 @@ class LlvmAccess(Access):
             other = f"@{self.out.function.name}.zeros"
         return self.out.pure(f"select i1 {mask.text}, ptr {p.text}, ptr {other}", memory.dtype, 1, (mask, p), "p")
 
-    def fetch(self, memory: Memory, text: str, lanes: int, operands: Sequence[Ref], floor: int,
-              mask: Ref | None) -> Ref:
+    def fetch(self, memory: Memory, text: str, lanes: int, operands: Sequence[Ref], floor: int) -> Ref:
         """The load `text`, shared and moved as far as what it reads allows; bools become i1."""
         dtype = uint8 if memory.dtype is bool_ else memory.dtype
         if memory.place == "in":
             x = self.out.pure(text, dtype, lanes, operands, memory.name, floor)
         else:
             x = self.out.here(text, dtype, lanes, memory, memory.name)
-        if memory.dtype is bool_:
-            x = self.language.convert(x, bool_)
-        if mask is not None and self.from_zeros:
-            x.zero_outside = mask
-        return x
+        return self.language.convert(x, bool_) if memory.dtype is bool_ else x
 
     def load_scalar(self, memory: Memory, offset: Index, lane: int | None, mask: Ref | None, floor: int) -> Ref:
         p = self.safe_pointer(memory, self.pointer(memory, offset, lane), mask, 1)
         text = f"load {memory_type(memory.dtype)}, ptr {p.text}, align {memory.dtype.itemsize}"
-        return self.fetch(memory, text, 1, (p,), floor, mask)
+        return self.fetch(memory, text, 1, (p,), floor)
 
     def load_vector(self, memory: Memory, start: Index, stride: int, mask: Ref | None, floor: int) -> Ref | None:
         width = self.out.width
@@ -95,10 +90,8 @@ class LlvmAccess(Access):
             return self.load_block(memory, start, mask, floor)
         if stride == -1:
             reverse = range(width - 1, -1, -1)
-            reversed_mask = self.language.shuffle(mask, None, reverse) if mask is not None and mask.lanes > 1 else mask
-            x = self.language.shuffle(self.load_block(memory, start - (width - 1), reversed_mask, floor), None, reverse)
-            x.zero_outside = mask
-            return x
+            mask = self.language.shuffle(mask, None, reverse) if mask is not None and mask.lanes > 1 else mask
+            return self.language.shuffle(self.load_block(memory, start - (width - 1), mask, floor), None, reverse)
         if 2 <= stride <= 4:
             return self.load_strided(memory, start, stride, mask, floor)
         return self.load_square(memory, start, stride, mask, floor)
@@ -112,10 +105,10 @@ class LlvmAccess(Access):
         if mask is None or mask.lanes == 1:
             p = self.safe_pointer(memory, p, mask, width)
             text = f"load <{width} x {kind}>, ptr {p.text}, align {align}"
-            return self.fetch(memory, text, width, (p,), floor, mask)
+            return self.fetch(memory, text, width, (p,), floor)
         text = (f"call <{width} x {kind}> @llvm.masked.load.{mangled(kind, width)}.p0(ptr align {align} {p.text}, "
                 f"{typed(mask)}, <{width} x {kind}> zeroinitializer)")
-        return self.fetch(memory, text, width, (p, mask), floor, mask)
+        return self.fetch(memory, text, width, (p, mask), floor)
 
     def load_strided(self, memory: Memory, start: Index, stride: int, mask: Ref | None, floor: int) -> Ref:
         """Every `stride`-th element out of `stride` whole vectors; the last one ends at the last element wanted.
@@ -139,9 +132,7 @@ class LlvmAccess(Access):
                 no = Ref("zeroinitializer", bool_, width)
                 part = self.language.shuffle(mask, no, [by_position.get(at, width) for at in range(width)])
             parts.append((self.load_block(memory, start + s, part, floor), picks))
-        result = self.join_parts(parts)
-        result.zero_outside = mask
-        return result
+        return self.join_parts(parts)
 
     def join_parts(self, parts: list[tuple[Ref, dict[int, int]]]) -> Ref:
         """One vector of the lanes that each of several vectors has, given as {lane: place in it}; two at a time."""
@@ -162,7 +153,7 @@ class LlvmAccess(Access):
             if self.out.width % n == 0 and list(steps) == [*range(n)] * (len(steps) // n):
                 kind, align = memory_type(memory.dtype), memory.dtype.itemsize
                 p = self.pointer(memory, start)
-                x = self.fetch(memory, f"load <{n} x {kind}>, ptr {p.text}, align {align}", n, (p,), floor, None)
+                x = self.fetch(memory, f"load <{n} x {kind}>, ptr {p.text}, align {align}", n, (p,), floor)
                 return self.language.shuffle(x, None, [lane % n for lane in range(self.out.width)])
         left, width = set(steps), self.out.width
         parts: list[tuple[Ref, dict[int, int]]] = []

@@ -73,18 +73,13 @@ class Transposes:
         with self.looking_ahead():
             masks = self.masks_of_parts(memory, corner, start - at, mask)
         if masks is not None:
-            rows = self.load_parts(memory, start - at, stride, masks, floor)
-            result = self.four(rows, at)
-        else:
-            with self.looking_ahead():
-                masks = self.masks_of_rows(memory, corner, stride, mask)
-            if masks is None:
-                return None
-            rows = [self.access.load_block(memory, corner + stride * i, m, floor) for i, m in enumerate(masks)]
-            result = self.transposed(rows, column)
-        if mask is not None and masks[0] is not None:
-            result.zero_outside = mask
-        return result
+            return self.four(self.load_parts(memory, start - at, stride, masks, floor), at)
+        with self.looking_ahead():
+            masks = self.masks_of_rows(memory, corner, stride, mask)
+        if masks is None:
+            return None
+        rows = [self.access.load_block(memory, corner + stride * i, m, floor) for i, m in enumerate(masks)]
+        return self.transposed(rows, column)
 
     @contextmanager
     def looking_ahead(self) -> Iterator[None]:
@@ -102,7 +97,7 @@ class Transposes:
         for m, p in zip(masks, self.row_pointers(memory, corner, stride), strict=True):
             p = self.access.safe_pointer(memory, p, m, NEAR)
             text = f"load <{NEAR} x {kind}>, ptr {p.text}, align {align}"
-            rows.append(self.access.fetch(memory, text, NEAR, (p,), floor, None))
+            rows.append(self.access.fetch(memory, text, NEAR, (p,), floor))
         made = []
         for r in range(NEAR):
             parts = rows[r::NEAR]

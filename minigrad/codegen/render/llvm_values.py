@@ -64,8 +64,6 @@ class LlvmLanguage(Language):
     """Values to instructions. `tile`: the loop that sums up a register tile, if it is inside one;
     `templates`: texts of operations by name, type and lanes; `helpers`: functions that the program needs, by name."""
 
-    subtracts = True
-
     def __init__(self, out: Emitter):
         super().__init__(out)
         self.tile = Tile()
@@ -158,9 +156,6 @@ class LlvmLanguage(Language):
         b = y if y.literal is not None else self.pure(f"trunc i64 {y.text} to i32", int32, 1, (y,), "i")
         q = self.pure(f"{code} i32 {a.text}, {b.text}", int32, 1, (a, b), "i", floor)
         return self.pure(f"zext i32 {q.text} to i64", INDEX, 1, (q,), "i")
-
-    def negative(self, x: Ref) -> Ref:
-        return self.pure(f"sub nsw i64 0, {x.text}", INDEX, 1, (x,), "i")
 
     def index_value(self, x: Ref) -> Ref:
         """Outside vectors behind an empty instruction: LLVM takes arithmetic on a loop's variable apart, term by term,

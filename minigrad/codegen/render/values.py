@@ -149,10 +149,6 @@ def guarded(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
     own = own_mask(out, v, mask)
     if own is None:
         return inside
-    both = conjunction(out, mask, own)
-    zero = v.args[1].op == "const" and repr(v.args[1].number) in ("0", "0.0", "False")
-    if zero and inside.zero_outside is not None and inside.zero_outside is both and own is both:
-        return inside
     lanes = max(own.lanes, inside.lanes, otherwise.lanes)
     return out.language.operation("where", [own, out.spread(inside, lanes), out.spread(otherwise, lanes)], v.dtype)
 

@@ -160,7 +160,7 @@ def test_vectors_across_lanes_together_have_the_bits_of_each_alone(monoid: str, 
     assert source.count(" shufflevector ") <= 2 * sum(-(-count >> k) + 1 for k in range(1, steps + 1))
 
 
-def test_quick_programs_are_one_function_and_step_from_row_to_row():
+def test_quick_programs_are_one_function():
     text = """func f(out c: f32[z], in a: f32[k], in b: f32[k], z: index in 1..99, k: index in 2..99, s: index in 2..9)
   for i in 0..4 parallel:
     for l in 0..8 vector:
@@ -179,8 +179,6 @@ def test_quick_programs_are_one_function_and_step_from_row_to_row():
     source = render_llvm(parse_function(text), target).source
     assert source.startswith(QUICK) and source.count("define") == 1
     assert "%k = load i64" in source and "%z" not in source  # what is not used is not loaded
-    stores = source[source.index("store"):]
-    assert sum("getelementptr" in line and line.endswith("i64 %s") for line in stores.splitlines()) == 7
 
 
 def test_stores_in_steps_are_parts_of_vectors():
