@@ -31,8 +31,8 @@ class Emitter:
     `memo` has results that need not be computed again in this scope, or in one inside it: values by (Step, mask), and
     facts about sums of terms by (name of the fact, terms, ...), which copies of an address that differ in a constant
     share. `brief` has values that last for a statement only: those that read memory that may be written, or locals, or
-    differ in every copy. `under` is the mask of what is being emitted; `epoch` counts what ends the sharing of values
-    read from memory.
+    differ in every copy. `under` is the mask of what is being emitted; `least_level` the outermost that loads may move
+    to; `epoch` counts what ends the sharing of values read from memory.
     """
 
     language: Language
@@ -53,7 +53,7 @@ class Emitter:
         self.brief: dict[Any, Ref] = {}
         self.under: Ref | None = None
         self.literals: dict[tuple[Any, ...], Ref] = {}
-        self.counter = self.epoch = 0
+        self.counter = self.epoch = self.least_level = 0
         self.copies = Copies(function)
         self.values = Values(self)
 
@@ -127,7 +127,7 @@ class Emitter:
         top = len(self.scopes) - 1
         if memory.place != "in":
             return top
-        return 0 if proven else self.safe_floor()
+        return self.least_level if proven else max(self.safe_floor(), self.least_level)
 
     def safe_floor(self) -> int:
         """The outermost level for what may trap: it stays inside branches and loops that may not run."""

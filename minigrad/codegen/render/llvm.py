@@ -29,6 +29,7 @@ from minigrad.codegen.render.llvm_registers import (
     after_loop,
     carried,
     carry,
+    is_big,
     stored_registers,
 )
 from minigrad.codegen.render.llvm_text import memory_type
@@ -37,7 +38,7 @@ from minigrad.codegen.render.refs import INDEX, Memory, OpenLoop, Ref, Scope, ar
 from minigrad.codegen.render.statements import block
 from minigrad.dtype import bool_
 from minigrad.errors import InternalError
-from minigrad.expr import Var, variables
+from minigrad.expr import Var, bounds, variables
 from minigrad.program import Link, Program
 from minigrad.target import Target
 
@@ -79,12 +80,6 @@ def link_of(kernel: Microkernel, target: Target) -> Link:
 def has_rows_and_columns(body: tuple[Stmt, ...]) -> bool:
     """True where a loop sums up a tile of two variables."""
     return any(type(s) is Store and len(variables(s.offset)) > 1 for s in statements(body))
-
-
-def has_registers(body: Sequence[Stmt]) -> bool:
-    """True where a block has register buffers, in copies of unrolled loops too."""
-    return any((isinstance(s, Alloc) and s.scope == "register") or
-               (isinstance(s, Loop) and s.kind == "unroll" and has_registers(s.body)) for s in body)
 
 
 class LlvmProgram:
@@ -199,11 +194,30 @@ class LlvmControl(Control):
         self.declarations: dict[str, list[str]] = {}
 
     def vector_body(self, s: Loop) -> None:
-        self.access.transposes.enter(s, has_registers(s.body))
+        """Emits a vector loop. A big register tile starts with all vector registers free: LLVM would else keep
+        constants of loops before it in registers across it, and accumulators on the stack. An empty instruction makes
+        it put them away."""
+        tile = self.slots_of(s.body)
+        if is_big(self.out.target, tile):
+            clobbered = ",".join(f"~{{xmm{i}}}" for i in range(self.out.target.registers))
+            self.out.line(f'call void asm sideeffect "", "{clobbered}"()')
+            self.out.least_level = len(self.out.scopes) - 1
+        self.access.transposes.enter(s, tile > 0)
         self.region(s.body)
+        self.out.least_level = 0
 
     def region(self, body: Sequence[Stmt]) -> None:
         self.access.transposes.region(body)
+
+    def slots_of(self, body: tuple[Stmt, ...]) -> int:
+        """The number of elements of the register buffers of a block."""
+        slots = 0
+        for s in body:
+            if isinstance(s, Alloc) and s.scope == "register":
+                slots += s.size
+            elif isinstance(s, Loop) and s.kind == "unroll":
+                slots += self.slots_of(s.body) * bounds(s.stop - s.start)[1]
+        return slots
 
     def open_loop(self, s: Loop) -> tuple[Ref, OpenLoop]:
         parallel = s.kind == "parallel"
