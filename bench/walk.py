@@ -1,4 +1,4 @@
-"""What runs inside minigrad in the first `realize` of a product of two 64x64 matrices, in a process that has realized
+"""Counts of what runs inside minigrad in the first `realize` of a product of two 64x64 matrices, in a process that has realized
 its operands: files, functions, calls, and changes of folder from one call to the next.
 
 `python -m bench.walk` prints the figures, and with `--list` the most frequent changes. The product's plan is made, not

@@ -380,7 +380,7 @@ def jit(function: Callable | None = None, *, limit: int = MAX_CAPTURES, donate: 
     budget cannot be kept.
 
     `search` is a time in seconds for which, after the first capture, other plans for its kernels are measured: faster
-    ones that give the same bits are kept, also for other processes, which search nothing. `searched` has what was found.
+    ones that give the same bits are kept, also for other processes, which search nothing. `searched` has what it found.
     """
     budget = 0 if memory is None else bytes_of("jit", memory)
     if not isinstance(limit, int) or limit < 0 or not (function is None or callable(function)):

@@ -12,7 +12,6 @@ from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.split import split_divisions
 from minigrad.codegen.passes import Stage, stages_of
 from minigrad.codegen.plan.several import Plan
-from minigrad.codegen.transforms.unroll import unroll
 from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.schedule import schedule
 from minigrad.target import Target
@@ -52,6 +51,6 @@ def computes(stage: Stage, kernel: Kernel, scalar: float, cancels: bool = False)
     interpret_kernel(flat, expected, scalars)
     assert parse_function(print_function(stage.function)) == stage.function
     dims = {d.name: value for d, value in zip(stage.function.dims, stage.dims, strict=True)}
-    interpret_function(unroll(stage.function), arrays, scalars, dims)
+    interpret_function(stage.function, arrays, scalars, dims)
     np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=1e-4,
                                atol=2e-7 * np.abs(expected["o0"]).max() if cancels else 1e-3)

@@ -1,4 +1,4 @@
-"""Call -> the body of its microkernel's meaning."""
+"""Copies of statements: a call becomes the body of its microkernel's meaning."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ def inline_calls(function: Function, kept: Callable[[Microkernel], bool] = lambd
         call add_4(x[i * 4], y[0])      ->      for u in 0..4 serial:
                                                   y[u] = y[u] + x[i * 4 + u]
 
-    Names of the meaning are renamed in each copy.
+    Names of the meaning that are taken are others in each copy.
     """
     if not any(isinstance(s, Call) and not kept(s.kernel) for s in statements(function)):
         return function
@@ -40,27 +40,27 @@ def inlined(call: Call, used: set[str]) -> tuple[Stmt, ...]:
     meaning = meaning_of(call.kernel)
     places = {b.name: place for b, place in zip(meaning.buffers, call.buffers, strict=True)}
     scalars = {s.name: value for s, value in zip(meaning.scalars, call.scalars, strict=True)}
-    dims = dict(zip(meaning.dims, call.dims, strict=True))
-    return _Copy(used).body(meaning.body, _Placed(dims, {}, scalars, places))
+    return _Copy(used, dict(zip(meaning.dims, call.dims, strict=True)), {}, scalars, places).body(meaning.body)
 
 
-def inlined_body(body: tuple[Stmt, ...], variables: Mapping[Var, Index], used: set[str]) -> tuple[Stmt, ...]:
-    """Statements of a function inside another one that has its buffers: its variables are these, names of its own that
-    are `used` are others, and all enter there. Loops that run once are none."""
-    return _Copy(used, False).body(body, _Placed(variables, {}, {}, {}))
+def copied(body: tuple[Stmt, ...], variables: Mapping[Var, Index], used: set[str]) -> tuple[Stmt, ...]:
+    """Statements as they are inside another function, or once more in their own: its variables are these, names of
+    their own that are `used` are others, and all enter there. Loops that run once are none."""
+    return _Copy(used, variables, {}, {}, {}).body(body)
 
 
-class _Placed(Rewriter):
-    """A Rewriter that also moves accesses of buffers: `places` gives a buffer's new name and the offset where it starts
-    there."""
+class _Copy(Rewriter):
+    """A Rewriter that also moves accesses of buffers, and copies statements: `places` gives a buffer's new name and the
+    offset where it starts there."""
 
-    def __init__(self, variables: Mapping[Var, Index], renamed: Mapping[str, str], scalars: Mapping[str, Value],
-                 places: Mapping[str, tuple[str, Index]]):
+    def __init__(self, used: set[str], variables: Mapping[Var, Index], renamed: Mapping[str, str],
+                 scalars: Mapping[str, Value], places: Mapping[str, tuple[str, Index]]):
         super().__init__(variables, renamed, scalars)
-        self.places = places
+        self.used, self.places = used, places
 
-    def inner(self, variables: Mapping[Var, Index]) -> _Placed:
-        return _Placed({**self.variables, **variables}, self.names, self.locals, self.places)
+    def inner(self, variables: Mapping[Var, Index]) -> _Copy:
+        """The same inside a block, with these variables besides."""
+        return _Copy(self.used, {**self.variables, **variables}, self.names, self.locals, self.places)
 
     def value(self, root: Value) -> Value:
         return self.rewritten(root)
@@ -75,61 +75,44 @@ class _Placed(Rewriter):
             return load(name, (offset,), v.dtype)
         return super()._one(v)
 
-
-class _Copy:
-    def __init__(self, used: set[str], single: bool = True):
-        """`single`: loops that run once are kept, and all names new."""
-        self.used, self.single = used, single
-
-    def fresh(self, name: str) -> str:
-        if not self.single:
-            return fresh(name, self.used)
-        count = 1
-        while f"{name}_{count}" in self.used:
-            count += 1
-        self.used.add(f"{name}_{count}")
-        return f"{name}_{count}"
-
-    def body(self, body: tuple[Stmt, ...], rewriter: _Placed) -> tuple[Stmt, ...]:
+    def body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         made: list[Stmt] = []
         for s in body:
             if isinstance(s, Store):
-                conditions = tuple(rewriter.index(c) for c in s.conditions)
-                made.append(Store(*rewriter.place(s.buffer, s.offset), rewriter.value(s.value), conditions))
+                conditions = tuple(map(self.index, s.conditions))
+                made.append(Store(*self.place(s.buffer, s.offset), self.value(s.value), conditions))
             elif isinstance(s, Let):
-                value = rewriter.value(s.value)
-                made.append(Let(self._renamed(s.name, rewriter), value))
+                value = self.value(s.value)
+                made.append(Let(self._renamed(s.name), value))
             elif isinstance(s, Alloc):
-                made.append(replace(s, name=self._renamed(s.name, rewriter)))
+                made.append(replace(s, name=self._renamed(s.name)))
             elif isinstance(s, If):
-                made += self._if(s, rewriter)
+                made += self._if(s)
             elif isinstance(s, Loop):
-                made += self._loop(s, rewriter)
+                made += self._loop(s)
             elif isinstance(s, Prefetch):
-                made.append(Prefetch(*rewriter.place(s.buffer, s.offset), s.far))
+                made.append(Prefetch(*self.place(s.buffer, s.offset), s.far))
             elif isinstance(s, Call):
-                buffers = tuple([rewriter.place(name, at) for name, at in s.buffers])
-                made.append(Call(s.kernel, buffers, tuple(map(rewriter.value, s.scalars)),
-                                 tuple(map(rewriter.index, s.dims))))
+                buffers = tuple([self.place(name, at) for name, at in s.buffers])
+                made.append(Call(s.kernel, buffers, tuple(map(self.value, s.scalars)), tuple(map(self.index, s.dims))))
             else:
                 made.append(s)
         return tuple(made)
 
-    def _renamed(self, name: str, rewriter: _Placed) -> str:
-        rewriter.rename(name, self.fresh(name))
-        return rewriter.name(name)
+    def _renamed(self, name: str) -> str:
+        self.rename(name, fresh(name, self.used))
+        return self.name(name)
 
-    def _loop(self, s: Loop, rewriter: _Placed) -> tuple[Stmt, ...]:
-        index = rewriter.index
-        start, stop = index(s.start), index(s.stop)
-        if s.kind == "serial" and stop - start == 1 and not self.single:
-            return self.body(s.body, rewriter.inner({s.var: start}))
-        var = Var(self.fresh(s.var.name), index(s.var.lo), index(s.var.hi))
-        return (Loop(var, start, stop, s.kind, self.body(s.body, rewriter.inner({s.var: var}))),)
+    def _loop(self, s: Loop) -> tuple[Stmt, ...]:
+        start, stop = self.index(s.start), self.index(s.stop)
+        if s.kind == "serial" and stop - start == 1:
+            return self.inner({s.var: start}).body(s.body)
+        var = Var(fresh(s.var.name, self.used), self.index(s.var.lo), self.index(s.var.hi))
+        return (Loop(var, start, stop, s.kind, self.inner({s.var: var}).body(s.body)),)
 
-    def _if(self, s: If, rewriter: _Placed) -> tuple[Stmt, ...]:
-        conditions = tuple(rewriter.index(c) for c in s.conditions)
-        then, otherwise = (self.body(side, rewriter.inner({})) for side in (s.then, s.otherwise))
+    def _if(self, s: If) -> tuple[Stmt, ...]:
+        conditions = tuple(map(self.index, s.conditions))
+        then, otherwise = (self.inner({}).body(side) for side in (s.then, s.otherwise))
         if any(bounds(c)[1] < 0 for c in conditions):
             return otherwise
         return (If(conditions, then, otherwise),) if any(bounds(c)[0] < 0 for c in conditions) else then

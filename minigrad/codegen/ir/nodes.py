@@ -30,7 +30,8 @@ Rules, checked by `verify`:
     lockstep. It may hold serial and unroll loops and ifs, whose bounds and conditions must not depend on the lane, but
     no other vector loop. A register buffer or let made inside it is one per lane; a store to a buffer allocated outside
     it at an offset independent of the lane must store a value independent of the lane (e.g. `across(...)`);
-  - register buffers have a constant size and, after `unroll`, constant offsets only: they become SSA values;
+  - register buffers have a constant size, and offsets that only variables of unrolled loops are in: they become SSA
+    values;
   - a call stands outside vector loops and means the body of its microkernel's meaning, whose buffers start at the
     given offsets; dims lie within their bounds. It names no register buffers, but in an item loop: there they stand
     for buffers of constant size;
@@ -79,7 +80,7 @@ class Loop:
 
 @record
 class Alloc:
-    """Memory of `size` elements, scope 'register' (SSA after unrolling), 'scratch' (private memory of a worker) or
+    """Memory of `size` elements, scope 'register' (SSA values), 'scratch' (private memory of a worker) or
     'local' (shared by the work-items of a work-group)."""
 
     name: str

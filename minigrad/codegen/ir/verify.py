@@ -15,7 +15,7 @@ from minigrad.value import Value, indices_of, values_inside, walk
 
 def verify_function(function: Function) -> None:
     """Raises InternalError naming the function, the statement and the rule that it breaks."""
-    scope = _Scope(function.name, not any(isinstance(s, Loop) and s.kind == "unroll" for s in statements(function)))
+    scope = _Scope(function.name)
     for d in function.dims:
         scope.bind(d.name)
         if d.value is not None:
@@ -51,7 +51,6 @@ class _Scope:
     for an item loop, `group` directly in the body of a group loop."""
 
     where: str
-    unrolled: bool
     names: set[str] = field(default_factory=set)
     variables: list[Var] = field(default_factory=list)
     locals: dict[str, tuple[DType, bool]] = field(default_factory=dict)  # type, and whether it depends on the lane
@@ -62,7 +61,7 @@ class _Scope:
     unrolling: frozenset[Var] = frozenset()  # variables of the enclosing unrolled loops
 
     def inner(self, var: Var | None = None, lane: bool = False) -> _Scope:
-        return _Scope(self.where, self.unrolled, set(self.names), [*self.variables, *([var] if var else [])],
+        return _Scope(self.where, set(self.names), [*self.variables, *([var] if var else [])],
                       dict(self.locals), dict(self.buffers), var if lane else self.lane, self.items,
                       unrolling=self.unrolling)
 
@@ -205,7 +204,9 @@ def verify_meaning(kernel: Microkernel) -> None:
 
 
 def _check_offset(where: str, memory: _Memory, offset: Index, scope: _Scope) -> None:
-    if memory.size is not None and scope.unrolled and not (isinstance(offset, int) and 0 <= offset < memory.size):
+    if memory.size is None:
+        return
+    if not variables(offset) <= scope.unrolling or (isinstance(offset, int) and not 0 <= offset < memory.size):
         raise fail(where, f"a register offset is a constant below {memory.size} after unrolling, got {offset}")
 
 

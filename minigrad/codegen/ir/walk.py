@@ -71,17 +71,6 @@ def map_blocks(s: Stmt, fn: Callable[[Body], Body]) -> Stmt:
     return s
 
 
-def map_values(s: Stmt, fn: Callable[[Value], Value]) -> Stmt:
-    """The statement with `fn` applied to every value in it and in the statements inside it."""
-    if isinstance(s, Let):
-        return Let(s.name, fn(s.value))
-    if isinstance(s, Store):
-        return Store(s.buffer, s.offset, fn(s.value), s.conditions)
-    if isinstance(s, Call):
-        return Call(s.kernel, s.buffers, tuple([fn(v) for v in s.scalars]), s.dims)
-    return map_blocks(s, lambda body: tuple([map_values(inner, fn) for inner in body]))
-
-
 def map_all(body: Body, value: Callable[[Value], Value], index: Callable[[Index], Index],
             offset: Callable[[str, Index], Index]) -> Body:
     """Statements, and those inside them, with every value, index expression and `offset(buffer, index)` replaced."""

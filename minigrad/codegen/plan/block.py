@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minigrad.codegen.ir.inline import inlined_body
+from minigrad.codegen.ir.inline import copied
 from minigrad.codegen.ir.launch import function_of, spread
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, Loop, Stmt
 from minigrad.codegen.ir.walk import fresh
@@ -104,11 +104,11 @@ class _Builder:
                             f"or for none, got {plan}")
         at = {**at, outer.var: 0}
         if not self.groups:
-            made = inlined_body(outer.body, at, self.used)
+            made = copied(outer.body, at, self.used)
             self.memory += [s for s in made if isinstance(s, Alloc) and s.scope != "register"]
             return [s for s in made if not isinstance(s, Alloc) or s.scope == "register"]
         each = outer.body[0]
         if not isinstance(each, Loop) or self.item and self.item[0].hi != each.var.hi:
             raise PlanError(f"[plan] expected equally many work-items for all nests of a block, and no copies: {plan}")
         self.item = self.item or [Var(fresh("item", self.used), 0, each.var.hi)]
-        return [*inlined_body(each.body, {**at, each.var: self.item[0]}, self.used)]
+        return [*copied(each.body, {**at, each.var: self.item[0]}, self.used)]

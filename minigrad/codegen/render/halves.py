@@ -1,20 +1,43 @@
-"""Conversions of float16 and bfloat16 in integer arithmetic, for devices (and LLVM targets) without instructions.
+"""Conversions of float16 and bfloat16 in integer arithmetic, for devices (and LLVM targets) without instructions,
+and of constants.
 
 Each works on scalars and vectors alike; half types come and go as their bits, uint16.
 """
 from __future__ import annotations
+
+import struct
+from collections.abc import Callable
 
 from minigrad.codegen.render.language import Language
 from minigrad.codegen.render.refs import Ref
 from minigrad.dtype import bool_, float32, uint16, uint32
 
 
+def words(to: Language, lanes: int) -> Callable[[str, Ref, Ref | int], Ref]:
+    """Operations on uint32 and numbers."""
+    def op(name: str, a: Ref, b: Ref | int) -> Ref:
+        return to.operation(name, (a, to.every(b, uint32, lanes) if isinstance(b, int) else b), uint32)
+
+    return op
+
+
+def bfloat_bits(value: float) -> int:
+    """The bits of the nearest bfloat16."""
+    bits: int = struct.unpack("<I", struct.pack("<f", value))[0]
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16 if value == value else 0x7FC0
+
+
+def round_to_float32(value: float) -> float:
+    """The nearest float32; what overflows becomes infinite."""
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", value))[0])
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
 def bits_to_half(to: Language, x: Ref) -> Ref:
     """float16 bits (uint16) -> float32, exact, without subnormal float32 on the way."""
-    def op(name: str, a: Ref, b: int) -> Ref:
-        return to.operation(name, (a, to.every(b, uint32, x.lanes)), uint32)
-
-    wide = to.convert(x, uint32)
+    op, wide = words(to, x.lanes), to.convert(x, uint32)
     size = op("and", wide, 0x7FFF)
     shifted = op("shl", size, 13)
     tiny = to.operation("mul", (to.convert(size, float32), to.every(2.0**-24, float32, x.lanes)), float32)
@@ -28,8 +51,7 @@ def bits_to_half(to: Language, x: Ref) -> Ref:
 
 def half_to_bits(to: Language, x: Ref) -> Ref:
     """float32 -> float16 bits (uint16), to nearest even."""
-    def op(name: str, a: Ref, b: Ref | int) -> Ref:
-        return to.operation(name, (a, to.every(b, uint32, x.lanes) if isinstance(b, int) else b), uint32)
+    op = words(to, x.lanes)
 
     def below(limit: int, yes: Ref, no: Ref) -> Ref:
         test = to.operation("lt", (size, to.every(limit, uint32, x.lanes)), bool_)
@@ -50,16 +72,12 @@ def half_to_bits(to: Language, x: Ref) -> Ref:
 
 def bits_to_bfloat(to: Language, x: Ref) -> Ref:
     """bfloat16 bits (uint16) -> float32, exact."""
-    wide = to.operation("shl", (to.convert(x, uint32), to.every(16, uint32, x.lanes)), uint32)
-    return to.reinterpret(wide, float32)
+    return to.reinterpret(words(to, x.lanes)("shl", to.convert(x, uint32), 16), float32)
 
 
 def bfloat_to_bits(to: Language, x: Ref) -> Ref:
     """float32 -> bfloat16 bits (uint16), to nearest even; NaN stays a quiet NaN."""
-    def op(name: str, a: Ref, b: Ref | int) -> Ref:
-        return to.operation(name, (a, to.every(b, uint32, x.lanes) if isinstance(b, int) else b), uint32)
-
-    bits = to.reinterpret(x, uint32)
+    op, bits = words(to, x.lanes), to.reinterpret(x, uint32)
     high = op("shr", bits, 16)
     rounded = op("shr", op("add", op("add", bits, 0x7FFF), op("and", high, 1)), 16)
     nan = to.operation("ne", (x, x), bool_)

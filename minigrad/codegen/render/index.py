@@ -71,9 +71,7 @@ def by_level(out: Emitter, e: Expr, lane: int | None) -> list[Ref]:
 
 
 def term(out: Emitter, monomial: tuple[Atom, ...], coefficient: int, lane: int | None) -> Ref:
-    """A product, of what is defined outside first. Outside vectors -x may be made of x, which addresses use too."""
-    if coefficient == -1 and len(monomial) > 1 and out.lane is None and out.language.subtracts:
-        return out.language.negative(term(out, monomial, 1, lane))
+    """A product, of what is defined outside first."""
     factors = [atom(out, a, lane) for a in monomial]
     if len(factors) > 1:
         factors.sort(key=lambda r: r.level)

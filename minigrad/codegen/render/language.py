@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Alloc, Call, Loop, Stmt
-from minigrad.codegen.render.refs import INDEX, Memory, OpenLoop, Ref, Scope
+from minigrad.codegen.render.refs import Memory, OpenLoop, Ref, Scope
 from minigrad.dtype import DType
 from minigrad.expr import Index
 from minigrad.value import Value
@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
 
 class Language(ABC):
-    """Values as instructions. `pure`, `constant` and `every` are the emitter's; `subtracts`: products
-    of indices that are negative are made of those that are not (`negative`), which others may share."""
-
-    subtracts = False
+    """Values as instructions. `pure`, `constant` and `every` are the emitter's."""
 
     def __init__(self, out: Emitter):
         self.out, self.target = out, out.target
@@ -68,10 +65,6 @@ class Language(ABC):
         """Index arithmetic on scalars: add, mul, min, max, div and mod of non-negative numbers (`small`: of 32 bits),
         fdiv and fmod that floor. `traps`: y may be 0, so that a division has to stay
         in its branch or loop."""
-
-    def negative(self, x: Ref) -> Ref:
-        """-x for a scalar index."""
-        return self.integer("mul", self.constant(-1, INDEX), x)
 
     def index_value(self, x: Ref) -> Ref:
         """An index that was computed as a value, as further values may use it."""

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from minigrad.codegen.render.accesses import in_bounds
-from minigrad.codegen.render.index import sums, term
+from minigrad.codegen.render.index import sums
 from minigrad.codegen.render.language import Access
 from minigrad.codegen.render.llvm_text import mangled, memory_type, stores_masked, typed
 from minigrad.codegen.render.llvm_transposes import Transposes
 from minigrad.codegen.render.llvm_values import LlvmLanguage
 from minigrad.codegen.render.refs import Memory, Ref
 from minigrad.dtype import bool_, uint8
-from minigrad.expr import Atom, Index, Var, product, varying
+from minigrad.expr import Index, varying
 from minigrad.value import value_atoms
 
 if TYPE_CHECKING:
@@ -36,71 +36,30 @@ class LlvmAccess(Access):
         self.transposes = Transposes(self)
 
     def pointer(self, memory: Memory, offset: Index, lane: int | None = None) -> Ref:
-        """The pointer to an element; copies of an access that differ in a constant share all but that.
-
-        What depends on arguments alone, as steps from row to row do, is added last, so that rows share the rest; but
-        ahead of what the loop adds that sums up a register tile. There each row has a pointer of its own, which LLVM
-        must not know to be a multiple of others: it would compute one from the other in each step, with the ports that
-        multiply-adds need.
-        """
-        kind = memory_type(memory.dtype)
+        """The pointer to an element; copies of an access that differ in a constant share all but that."""
         whole, constant = (0, offset) if isinstance(offset, int) else \
             (offset.known_varying or varying(offset), offset.const)
         key = memory.text, whole, lane
         found = self.out.memo.get(key)
         if found is None:
             p = Ref(memory.text, memory.dtype)
-            row = self.row_of(whole) if self.out.least_level else None
-            parts, extra = sums(self.out, offset if row is None else row[0] + constant, lane)
-            if row is not None or (len(parts) > 1 and parts[0].level == 0):
-                last = len(parts) - self.language.tile.inside
-                for part in parts[row is None:last]:
-                    p = self.moved(p, part)
-                p = self.moved(p, parts[0]) if row is None else self.row_pointer(p, *row[1])
-                if self.language.tile.inside and memory.place == "in":
-                    p = self.out.pure(f'call ptr asm "", "=r,0"(ptr {p.text})', memory.dtype, 1, (p,), "p")
-                parts = parts[last:]
+            parts, extra = sums(self.out, offset, lane)
             for part in parts:
-                p = self.moved(p, part)
+                p = self.moved(p, part.text, part)
             known: dict[int, Ref] = {}
             found = p, extra - constant, known
             if not value_atoms(offset):
                 self.out.memo[key] = found
         p, extra, known = found
         constant += extra
-        if not constant:
-            return p
-        there = known.get(constant)
-        if there is None:
-            text = f"getelementptr {kind}, ptr {p.text}, i64 {constant}"
-            there = known[constant] = self.out.pure(text, memory.dtype, 1, (p,), "p")
-        return there
+        if constant and constant not in known:
+            known[constant] = self.moved(p, constant)
+        return known[constant] if constant else p
 
-    def moved(self, p: Ref, by: Ref) -> Ref:
-        text = f"getelementptr {memory_type(p.dtype)}, ptr {p.text}, i64 {by.text}"
-        return self.out.pure(text, p.dtype, 1, (p, by), "p")
-
-    def row_of(self, e: Index) -> tuple[Index, tuple[tuple[Atom, ...], int]] | None:
-        """(rest, term) with e = rest + term, which is all that is made of arguments alone; None if there is no such."""
-        if isinstance(e, int):
-            return None
-        variables = self.out.variables
-        fixed = [t for t in e.terms
-                 if all([type(a) is Var and a in variables and variables[a].level == 0 for a in t[0]])]
-        if len(fixed) != 1 or len(e.terms) == 1 or fixed[0][1] < 1:
-            return None
-        return e - product(fixed[0][0]) * fixed[0][1], fixed[0]
-
-    def row_pointer(self, p: Ref, step: tuple[Atom, ...], count: int) -> Ref:
-        """The pointer `count` steps after p: one step after the one before it, where that is known, whose multiples
-        would be kept from outside all loops."""
-        key = "rows", p.text, step
-        rows = self.out.memo.setdefault(key, {0: p})
-        if count not in rows:
-            near = count - 1 in rows
-            rows[count] = self.moved(rows[count - 1 if near else 0], term(self.out, step, 1 if near else count, None))
-        found: Ref = rows[count]
-        return found
+    def moved(self, p: Ref, count: str | int, *by: Ref) -> Ref:
+        """The pointer so many elements on."""
+        text = f"getelementptr {memory_type(p.dtype)}, ptr {p.text}, i64 {count}"
+        return self.out.pure(text, p.dtype, 1, (p, *by), "p")
 
     def safe_pointer(self, memory: Memory, p: Ref, mask: Ref | None, lanes: int) -> Ref:
         """The pointer where the scalar mask is true, else one that may be read as well."""
@@ -112,24 +71,19 @@ class LlvmAccess(Access):
             other = f"@{self.out.function.name}.zeros"
         return self.out.pure(f"select i1 {mask.text}, ptr {p.text}, ptr {other}", memory.dtype, 1, (mask, p), "p")
 
-    def fetch(self, memory: Memory, text: str, lanes: int, operands: Sequence[Ref], floor: int,
-              mask: Ref | None) -> Ref:
+    def fetch(self, memory: Memory, text: str, lanes: int, operands: Sequence[Ref], floor: int) -> Ref:
         """The load `text`, shared and moved as far as what it reads allows; bools become i1."""
         dtype = uint8 if memory.dtype is bool_ else memory.dtype
         if memory.place == "in":
             x = self.out.pure(text, dtype, lanes, operands, memory.name, floor)
         else:
             x = self.out.here(text, dtype, lanes, memory, memory.name)
-        if memory.dtype is bool_:
-            x = self.language.convert(x, bool_)
-        if mask is not None and self.from_zeros:
-            x.zero_outside = mask
-        return x
+        return self.language.convert(x, bool_) if memory.dtype is bool_ else x
 
     def load_scalar(self, memory: Memory, offset: Index, lane: int | None, mask: Ref | None, floor: int) -> Ref:
         p = self.safe_pointer(memory, self.pointer(memory, offset, lane), mask, 1)
         text = f"load {memory_type(memory.dtype)}, ptr {p.text}, align {memory.dtype.itemsize}"
-        return self.fetch(memory, text, 1, (p,), floor, mask)
+        return self.fetch(memory, text, 1, (p,), floor)
 
     def load_vector(self, memory: Memory, start: Index, stride: int, mask: Ref | None, floor: int) -> Ref | None:
         width = self.out.width
@@ -137,10 +91,8 @@ class LlvmAccess(Access):
             return self.load_block(memory, start, mask, floor)
         if stride == -1:
             reverse = range(width - 1, -1, -1)
-            reversed_mask = self.language.shuffle(mask, None, reverse) if mask is not None and mask.lanes > 1 else mask
-            x = self.language.shuffle(self.load_block(memory, start - (width - 1), reversed_mask, floor), None, reverse)
-            x.zero_outside = mask
-            return x
+            mask = self.language.shuffle(mask, None, reverse) if mask is not None and mask.lanes > 1 else mask
+            return self.language.shuffle(self.load_block(memory, start - (width - 1), mask, floor), None, reverse)
         if 2 <= stride <= 4:
             return self.load_strided(memory, start, stride, mask, floor)
         return self.load_square(memory, start, stride, mask, floor)
@@ -154,10 +106,10 @@ class LlvmAccess(Access):
         if mask is None or mask.lanes == 1:
             p = self.safe_pointer(memory, p, mask, width)
             text = f"load <{width} x {kind}>, ptr {p.text}, align {align}"
-            return self.fetch(memory, text, width, (p,), floor, mask)
+            return self.fetch(memory, text, width, (p,), floor)
         text = (f"call <{width} x {kind}> @llvm.masked.load.{mangled(kind, width)}.p0(ptr align {align} {p.text}, "
                 f"{typed(mask)}, <{width} x {kind}> zeroinitializer)")
-        return self.fetch(memory, text, width, (p, mask), floor, mask)
+        return self.fetch(memory, text, width, (p, mask), floor)
 
     def load_strided(self, memory: Memory, start: Index, stride: int, mask: Ref | None, floor: int) -> Ref:
         """Every `stride`-th element out of `stride` whole vectors; the last one ends at the last element wanted.
@@ -181,9 +133,7 @@ class LlvmAccess(Access):
                 no = Ref("zeroinitializer", bool_, width)
                 part = self.language.shuffle(mask, no, [by_position.get(at, width) for at in range(width)])
             parts.append((self.load_block(memory, start + s, part, floor), picks))
-        result = self.join_parts(parts)
-        result.zero_outside = mask
-        return result
+        return self.join_parts(parts)
 
     def join_parts(self, parts: list[tuple[Ref, dict[int, int]]]) -> Ref:
         """One vector of the lanes that each of several vectors has, given as {lane: place in it}; two at a time."""
@@ -204,7 +154,7 @@ class LlvmAccess(Access):
             if self.out.width % n == 0 and list(steps) == [*range(n)] * (len(steps) // n):
                 kind, align = memory_type(memory.dtype), memory.dtype.itemsize
                 p = self.pointer(memory, start)
-                x = self.fetch(memory, f"load <{n} x {kind}>, ptr {p.text}, align {align}", n, (p,), floor, None)
+                x = self.fetch(memory, f"load <{n} x {kind}>, ptr {p.text}, align {align}", n, (p,), floor)
                 return self.language.shuffle(x, None, [lane % n for lane in range(self.out.width)])
         left, width = set(steps), self.out.width
         parts: list[tuple[Ref, dict[int, int]]] = []

@@ -44,7 +44,7 @@ class LlvmStorage(Storage):
         memory.version += 1
         scopes = self.out.scopes
         level = len(scopes) - 1
-        if value.level != level or value.literal is not None or value.zero_outside is not None:
+        if value.level != level or value.literal is not None:
             value = Ref(value.text, value.dtype, value.lanes, level)
         scopes[-1].held[memory.slots[slot]] = value
         if memory.version % len(memory.slots) == 0 and is_big(self.out.target, len(memory.slots)):

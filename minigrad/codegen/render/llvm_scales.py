@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from minigrad.codegen.transforms.math_float32 import ROUND, scale, whole
-from minigrad.codegen.transforms.math_number import Number
+from minigrad.codegen.transforms.math_float32 import ROUND, whole
+from minigrad.codegen.transforms.math_number import Number, scale
 from minigrad.dtype import float32
 from minigrad.value import Value
 

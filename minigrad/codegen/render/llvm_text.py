@@ -1,7 +1,6 @@
 """The spelling of types and values in LLVM IR, and what of it processors have."""
 from __future__ import annotations
 
-import struct
 from functools import cache, lru_cache
 
 from minigrad.codegen.render.refs import Ref
@@ -54,11 +53,3 @@ def typed(x: Ref) -> str:
 def stores_masked(dtype: DType, target: Target) -> bool:
     """True where the processor stores some lanes of a vector of such elements and leaves the memory of others alone."""
     return "avx512bw" in target.features or ("avx" in target.features and dtype.itemsize in (4, 8))
-
-
-def round_to_float32(value: float) -> float:
-    """The nearest float32; what overflows becomes infinite."""
-    try:
-        return float(struct.unpack("<f", struct.pack("<f", value))[0])
-    except OverflowError:
-        return float("inf") if value > 0 else float("-inf")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from minigrad.codegen.render.llvm_memory import LlvmAccess
 
 NEAR = 4
-"""Columns of a square that a load of each row has, where the loop reads no more of them."""
+"""Columns of a square that a load of each row has, where the loop reads no more of them than these."""
 
 Corner = tuple[str, Index]
 """The buffer of a square, and the index of its first element there."""
@@ -69,27 +69,17 @@ class Transposes:
         """
         column = (start if isinstance(start, int) else start.const) % self.out.width
         corner = start - column
-        with self.looking_ahead():
-            group = self.neighbours((memory.name, corner), column) if mask is None and not self.sums_up else []
-        narrow = self.load_narrow(memory, corner, stride, column, group, floor)
-        if narrow is not None:
-            return narrow
         at = column % NEAR
         with self.looking_ahead():
             masks = self.masks_of_parts(memory, corner, start - at, mask)
         if masks is not None:
-            rows = self.load_parts(memory, start - at, stride, masks, floor)
-            result = self.four(rows, at)
-        else:
-            with self.looking_ahead():
-                masks = self.masks_of_rows(memory, corner, stride, mask)
-            if masks is None:
-                return None
-            rows = [self.access.load_block(memory, corner + stride * i, m, floor) for i, m in enumerate(masks)]
-            result = self.transposed(rows, column)
-        if mask is not None and masks[0] is not None:
-            result.zero_outside = mask
-        return result
+            return self.four(self.load_parts(memory, start - at, stride, masks, floor), at)
+        with self.looking_ahead():
+            masks = self.masks_of_rows(memory, corner, stride, mask)
+        if masks is None:
+            return None
+        rows = [self.access.load_block(memory, corner + stride * i, m, floor) for i, m in enumerate(masks)]
+        return self.transposed(rows, column)
 
     @contextmanager
     def looking_ahead(self) -> Iterator[None]:
@@ -100,35 +90,6 @@ class Transposes:
         yield
         copies.copy = here
 
-    def neighbours(self, place: Corner, column: int) -> list[int]:
-        """The columns that one load of each row has with this one, where the loop reads 2 to `NEAR` columns of the
-        square and the processor has permutations of two vectors; else empty."""
-        columns = sorted(self.columns_of(place))
-        if "avx512f" not in self.out.target.features or not 2 <= len(columns) <= NEAR:
-            return []
-        group: list[int] = []
-        for c in columns:
-            if group and c >= group[0] + NEAR:
-                if column in group:
-                    break
-                group = []
-            group.append(c)
-        return group
-
-    def load_narrow(self, memory: Memory, corner: Index, stride: Index, column: int, group: list[int], floor: int
-                 ) -> Ref | None:
-        """A column of a square of which the loop reads 2 to `NEAR`, those of `group`: `NEAR` elements of each row are a
-        load, those of as many rows a vector, and three permutations take a column from these."""
-        width = self.out.width
-        if not group or width != NEAR * NEAR or memory.dtype.itemsize != 4:
-            return None
-        starts = range(group[-1] - NEAR + 1, group[0] + 1)
-        start = next((s for s in starts if in_bounds(self.out, memory, corner + s) and
-                      in_bounds(self.out, memory, corner + s + NEAR - 1 + stride * (width - 1))), None)
-        if start is None:
-            return None
-        return self.four(self.load_parts(memory, corner + start, stride, [None] * width, floor), column - start)
-
     def load_parts(self, memory: Memory, corner: Index, stride: Index, masks: list[Ref | None], floor: int
                    ) -> list[Ref]:
         """`NEAR` elements of each row: those of row 4b + r are lanes 4b.. of vector r."""
@@ -136,7 +97,7 @@ class Transposes:
         for m, p in zip(masks, self.row_pointers(memory, corner, stride), strict=True):
             p = self.access.safe_pointer(memory, p, m, NEAR)
             text = f"load <{NEAR} x {kind}>, ptr {p.text}, align {align}"
-            rows.append(self.access.fetch(memory, text, NEAR, (p,), floor, None))
+            rows.append(self.access.fetch(memory, text, NEAR, (p,), floor))
         made = []
         for r in range(NEAR):
             parts = rows[r::NEAR]
@@ -151,15 +112,11 @@ class Transposes:
         enough: more of them than there are registers would be read from the stack in each iteration."""
         if isinstance(stride, int):
             return [self.access.pointer(memory, corner + stride * i) for i in range(self.out.width)]
-        kind, steps = memory_type(memory.dtype), [index(self.out, stride * i) for i in range(1, NEAR + 1)]
-
-        def after(p: Ref, step: Ref) -> Ref:
-            text = f"getelementptr {kind}, ptr {p.text}, i64 {step.text}"
-            return self.out.pure(text, memory.dtype, 1, (p, step), "p")
-
+        steps = [index(self.out, stride * i) for i in range(1, NEAR + 1)]
         made = [self.access.pointer(memory, corner)]
         while len(made) < self.out.width:
-            made.append(after(made[-1 - (len(made) - 1) % NEAR], steps[(len(made) - 1) % NEAR]))
+            start, step = made[-1 - (len(made) - 1) % NEAR], steps[(len(made) - 1) % NEAR]
+            made.append(self.access.moved(start, step.text, step))
         return made
 
     def masks_of_parts(self, memory: Memory, corner: Index, part: Index, mask: Ref | None) -> list[Ref | None] | None:

@@ -6,14 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from minigrad.codegen.render.halves import bfloat_to_bits, bits_to_bfloat, bits_to_half, half_to_bits
+from minigrad.codegen.render.halves import (
+    bfloat_bits,
+    bfloat_to_bits,
+    bits_to_bfloat,
+    bits_to_half,
+    half_to_bits,
+    round_to_float32,
+)
 from minigrad.codegen.render.language import Language
 from minigrad.codegen.render.llvm_instructions import instruction_for
 from minigrad.codegen.render.llvm_remainder import remainder
 from minigrad.codegen.render.llvm_text import (
     lane_numbers,
     mangled,
-    round_to_float32,
     scalar_type,
     type_of,
     typed,
@@ -58,8 +64,6 @@ class LlvmLanguage(Language):
     """Values to instructions. `tile`: the loop that sums up a register tile, if it is inside one;
     `templates`: texts of operations by name, type and lanes; `helpers`: functions that the program needs, by name."""
 
-    subtracts = True
-
     def __init__(self, out: Emitter):
         super().__init__(out)
         self.tile = Tile()
@@ -94,8 +98,7 @@ class LlvmLanguage(Language):
         if dtype is float16:
             return str(struct.unpack("<H", struct.pack("<e", value))[0])
         if dtype is bfloat16:
-            bits = struct.unpack("<I", struct.pack("<f", value))[0]
-            return str((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 if value == value else 0x7FC0)
+            return str(bfloat_bits(value))
         if dtype is float32:
             value = round_to_float32(value)
         return "0x" + struct.pack(">d", value).hex().upper()
@@ -153,9 +156,6 @@ class LlvmLanguage(Language):
         b = y if y.literal is not None else self.pure(f"trunc i64 {y.text} to i32", int32, 1, (y,), "i")
         q = self.pure(f"{code} i32 {a.text}, {b.text}", int32, 1, (a, b), "i", floor)
         return self.pure(f"zext i32 {q.text} to i64", INDEX, 1, (q,), "i")
-
-    def negative(self, x: Ref) -> Ref:
-        return self.pure(f"sub nsw i64 0, {x.text}", INDEX, 1, (x,), "i")
 
     def index_value(self, x: Ref) -> Ref:
         """Outside vectors behind an empty instruction: LLVM takes arithmetic on a loop's variable apart, term by term,

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from minigrad.codegen.ir.nodes import Alloc, Function
 from minigrad.codegen.ir.walk import accesses, indices, statements, values
 from minigrad.codegen.microkernels.sub_group import width_of
+from minigrad.codegen.render.halves import round_to_float32
 from minigrad.dtype import DType, bool_, float32, float64
 from minigrad.expr import Index, bounds
 from minigrad.target import SIZED_SUB_GROUPS, Target
@@ -95,11 +96,8 @@ def float_literal(value: float, dtype: DType) -> str:
     """An exact literal: hexadecimal, or the language's names for what has none."""
     if dtype.bits == 16:
         value, dtype = struct.unpack("<e", struct.pack("<e", value))[0], float32
-    if dtype is float32 and value == value and abs(value) != float("inf"):
-        try:
-            value = struct.unpack("<f", struct.pack("<f", value))[0]
-        except OverflowError:
-            value = float("inf") if value > 0 else float("-inf")
+    if dtype is float32:
+        value = round_to_float32(value)
     if value != value:
         return "NAN" if dtype is float32 else "(double)NAN"
     if abs(value) == float("inf"):

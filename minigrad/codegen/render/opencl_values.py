@@ -1,14 +1,13 @@
 """Values in OpenCL C: literals, lanes, indices, arithmetic, conversions. `opencl.py` says how types are held."""
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from math import copysign
 from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import group_size
 from minigrad.codegen.ir.walk import names
-from minigrad.codegen.render.halves import bfloat_to_bits, bits_to_bfloat, bits_to_half, half_to_bits
+from minigrad.codegen.render.halves import bfloat_bits, bfloat_to_bits, bits_to_bfloat, bits_to_half, half_to_bits
 from minigrad.codegen.render.language import Language
 from minigrad.codegen.render.opencl_instructions import instruction_for
 from minigrad.codegen.render.opencl_language import RESERVED, TYPES, fits_int, float_literal, integer_literal
@@ -78,8 +77,7 @@ class OpenclLanguage(Language):
         if dtype is bool_:
             return "1" if value else "0"
         if dtype is bfloat16:
-            bits = struct.unpack("<I", struct.pack("<f", value))[0]
-            return str((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 if value == value else 0x7FC0)
+            return str(bfloat_bits(value))
         if dtype.is_float:
             return float_literal(float(value), dtype)
         return integer_literal(int(value), dtype, self.kind(dtype))

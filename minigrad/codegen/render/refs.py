@@ -17,12 +17,10 @@ INDENT = ["  " * level for level in range(100)]
 class Ref:
     """An emitted value: its text, element type, lanes (1: a scalar), and the scope level that defines it (0: function).
 
-    `zero_outside` is the mask outside which it is known to be zero (a masked load); `literal` a constant's number;
-    `wide` the same value in every lane, from the first time that it is needed on; `true` the lanes in which a mask is
-    true, where it is a constant.
+    `literal` is a constant's number; `wide` the same value in every lane, from the first time that it is needed on;
+    `true` the lanes in which a mask is true, where it is a constant.
     """
 
-    zero_outside: Ref | None = None
     literal: int | float | bool | None = None
     wide: Ref | None = None
     true: frozenset[int] | None = None

@@ -18,7 +18,7 @@ from minigrad.value import BINARY, UNARY, Value
 if TYPE_CHECKING:
     from minigrad.codegen.render.emitter import Emitter
 
-_AT_ONCE = (UNARY | BINARY | {"fma"}).difference(FUNCTIONS)
+_ARITHMETIC = (UNARY | BINARY | {"fma"}).difference(FUNCTIONS)
 
 
 class Values:
@@ -32,9 +32,6 @@ class Values:
         out, steps = self.out, self.steps
         step = steps.table.get(root)
         if step is None:
-            ref = self.at_once(root, mask)
-            if ref is not None:
-                return ref
             step = steps.learn(root)
         elif step.ref is not None:
             return step.ref
@@ -82,28 +79,6 @@ class Values:
                 ref = table[key] = step.make(out, step.value, m, refs)
                 if not stack:
                     return ref
-
-    def at_once(self, v: Value, mask: Ref | None) -> Ref | None:
-        """A local, a load, or one operation on locals and register buffers; None for other values. Nothing needs to be
-        known or remembered of these."""
-        op, out = v.op, self.out
-        if op == "local":
-            return out.locals[v.name]
-        if op == "load":
-            return None if v.inner else make_load(out, v, mask, [])
-        if op not in _AT_ONCE:
-            return None
-        refs: list[Ref] = []
-        for a in v.args[::-1]:
-            if a.op == "local":
-                refs.append(out.locals[a.name])
-                continue
-            memory = out.memory[a.buffer] if a.op == "load" else None
-            if memory is None or not memory.slots:
-                return None
-            refs.append(out.storage.read_slot(memory, slot(out, memory, out.copies.at(a.indices[0]))))
-        refs.reverse()
-        return arithmetic(out, v, None, refs)
 
 
 def arithmetic(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
@@ -174,10 +149,6 @@ def guarded(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
     own = own_mask(out, v, mask)
     if own is None:
         return inside
-    both = conjunction(out, mask, own)
-    zero = v.args[1].op == "const" and repr(v.args[1].number) in ("0", "0.0", "False")
-    if zero and inside.zero_outside is not None and inside.zero_outside is both and own is both:
-        return inside
     lanes = max(own.lanes, inside.lanes, otherwise.lanes)
     return out.language.operation("where", [own, out.spread(inside, lanes), out.spread(otherwise, lanes)], v.dtype)
 
@@ -199,6 +170,6 @@ def index_value(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Re
 
 
 MAKERS: dict[str, Maker] = {
-    **dict.fromkeys(_AT_ONCE, arithmetic), "const": make_const, "local": make_local, "index": index_value,
+    **dict.fromkeys(_ARITHMETIC, arithmetic), "const": make_const, "local": make_local, "index": index_value,
     "load": make_load, "guard": guarded, "across": make_across, "cast": make_cast, "bitcast": make_cast,
     "where": make_where}

@@ -4,9 +4,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import ceil
 
+from minigrad.codegen.ir.inline import copied
 from minigrad.codegen.ir.nodes import Function, If, Loop, Stmt
 from minigrad.codegen.ir.walk import blocks, map_blocks, map_function, names, statements
-from minigrad.codegen.transforms.unroll import copied
 from minigrad.expr import Index, Var, bounds
 
 MAX_COPIES = 64
@@ -76,7 +76,7 @@ def _in_part(s: Loop, copies: int, used: set[str]) -> list[Stmt]:
         return [Loop(s.var, s.start, s.stop, "unroll", s.body)]
     whole: Index = trips // copies
     block, copy = Var(s.var.name + "_b", 0, max(bounds(whole)[1] - 1, 0)), Var(s.var.name + "_u", 0, copies - 1)
-    main = copied(s.body, {s.var: s.start + block * copies + copy}, used, "_m")
+    main = copied(s.body, {s.var: s.start + block * copies + copy}, used)
     made: list[Stmt] = [Loop(block, 0, whole, "serial", (Loop(copy, 0, copies, "unroll", main),))]
     if not isinstance(trips, int) or trips % copies:
         made.append(Loop(s.var, s.start + whole * copies, s.stop, "serial", s.body))

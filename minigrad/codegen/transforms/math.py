@@ -7,7 +7,7 @@ lane of a vector, the same on every backend. Their errors are stated there and c
 from __future__ import annotations
 
 from minigrad.codegen.transforms import math_float32, math_float64
-from minigrad.codegen.transforms.math_number import Number
+from minigrad.codegen.transforms.math_number import Number, wave
 from minigrad.codegen.transforms.math_pow import pow as power
 from minigrad.dtype import float32
 from minigrad.errors import InternalError
@@ -30,8 +30,11 @@ def expanded(op: str, args: tuple[Value, ...]) -> Value:
         return cast(expanded(op, tuple([cast(a, float32) for a in args])), dtype)
     if op == "pow":
         return power(Number(args[0]), Number(args[1])).value
-    module = math_float32 if dtype is float32 else math_float64
-    return getattr(module, op)(Number(args[0])).value
+    module, x = math_float32 if dtype is float32 else math_float64, Number(args[0])
+    if op in ("sin", "cos"):
+        quadrant, r = module.reduced(x)
+        return wave(op, x, quadrant, r, module.SIN, module.COS).value
+    return getattr(module, op)(x).value
 
 
 def integer_power(x: Number, y: Number) -> Number:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 
-from minigrad.codegen.transforms.math_number import Number, wave
+from minigrad.codegen.transforms.math_number import Number, clamp, copy_sign, scale
 from minigrad.dtype import float32, int32, int64, uint32, uint64
 
 INF = float("inf")
@@ -41,30 +41,9 @@ TWO_OVER_PI = (0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x
 LARGE = 1500.0  # beyond, the argument of sin and cos is reduced with integers
 
 
-def clamp(x: Number, low: float, high: float) -> Number:
-    """Between the two, NaN kept."""
-    x = (x < low).where(x.of(low), x)
-    return (x > high).where(x.of(high), x)
-
-
-def copy_sign(x: Number, sign: Number) -> Number:
-    """A non-negative x with the sign of the other."""
-    return (x.bits(uint32) | sign.bits(uint32) & 0x80000000).bits(float32)
-
-
-def scale(x: Number, n: Number) -> Number:
-    """x * 2**n for an int32 n in [-252, 254], in two steps, so that only the last one rounds or overflows."""
-    half = n >> 1
-    return x * power_of_two(half) * power_of_two(n - half)
-
-
 def whole(shifted: Number) -> Number:
     """n as an int32, where adding ROUND has left ROUND + n."""
     return shifted.bits(int32) - ROUND_BITS
-
-
-def power_of_two(n: Number) -> Number:
-    return ((n + 127) << 23).bits(float32)
 
 
 def exp(x: Number) -> Number:
@@ -95,16 +74,6 @@ def log(x: Number) -> Number:
     result = e.fma(LN2_HIGH, square.fma(-0.5, low) + f)
     result = (x < INF).where(result, x)
     return (x > 0.0).where(result, x.equals(0.0).where(x.of(-INF), NAN))
-
-
-def sin(x: Number) -> Number:
-    quadrant, r = reduced(x)
-    return x.equals(0.0).where(x, wave(quadrant, r, x, SIN, COS))  # the sign of zero
-
-
-def cos(x: Number) -> Number:
-    quadrant, r = reduced(x)
-    return wave(quadrant + 1, r, x, SIN, COS)
 
 
 def reduced(x: Number) -> tuple[Number, Number]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 
-from minigrad.codegen.transforms.math_number import Number, wave
+from minigrad.codegen.transforms.math_number import Number, clamp, copy_sign, power_of_two, scale
 from minigrad.dtype import float64, int64, uint64
 
 INF = float("inf")
@@ -49,27 +49,6 @@ TWO_OVER_PI = (
 LARGE = 524288.0
 
 
-def clamp(x: Number, low: float, high: float) -> Number:
-    """Between the two, NaN kept."""
-    x = (x < low).where(x.of(low), x)
-    return (x > high).where(x.of(high), x)
-
-
-def copy_sign(x: Number, sign: Number) -> Number:
-    """A non-negative x with the sign of the other."""
-    return (x.bits(uint64) | sign.bits(uint64) & (1 << 63)).bits(float64)
-
-
-def power_of_two(n: Number) -> Number:
-    return ((n + 1023) << 52).bits(float64)
-
-
-def scale(x: Number, n: Number) -> Number:
-    """x * 2**n for an int64 n, in two steps, so that only the last one rounds or overflows."""
-    half = n >> 1
-    return x * power_of_two(half) * power_of_two(n - half)
-
-
 def exp_parts(x: Number) -> tuple[Number, Number]:
     """(n, e**r - 1) with x = n * log(2) + r, |r| <= log(2) / 2, for |x| below 2**20."""
     shifted = x.fma(LOG2_E, ROUND)
@@ -97,16 +76,6 @@ def log(x: Number) -> Number:
     result = e.fma(LN2_HIGH, f - (half - low))
     result = (x < INF).where(result, x)
     return (x > 0.0).where(result, x.equals(0.0).where(x.of(-INF), NAN))
-
-
-def sin(x: Number) -> Number:
-    quadrant, r = reduced(x)
-    return x.equals(0.0).where(x, wave(quadrant, r, x, SIN, COS))  # the sign of zero
-
-
-def cos(x: Number) -> Number:
-    quadrant, r = reduced(x)
-    return wave(quadrant + 1, r, x, SIN, COS)
 
 
 def reduced(x: Number) -> tuple[Number, Number]:

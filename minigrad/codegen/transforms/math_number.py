@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from minigrad.dtype import DType
+from minigrad.dtype import DType, float32, float64, int32, uint32, uint64
 from minigrad.value import Value, binary, bitcast, cast, const, make, unary, where
 
 
@@ -113,14 +113,41 @@ class Number:
         return result
 
 
-def wave(quadrant: Number, r: Number, x: Number, odd: Sequence[float], even: Sequence[float]) -> Number:
-    """sin(r + quadrant * pi / 2) for |r| <= pi / 4; NaN for infinite x.
+def clamp(x: Number, low: float, high: float) -> Number:
+    """Between the two, NaN kept."""
+    x = (x < low).where(x.of(low), x)
+    return (x > high).where(x.of(high), x)
+
+
+def copy_sign(x: Number, sign: Number) -> Number:
+    """A non-negative x with the sign of the other."""
+    word = uint32 if x.dtype is float32 else uint64
+    return (x.bits(word) | sign.bits(word) & (1 << word.bits - 1)).bits(x.dtype)
+
+
+def scale(x: Number, n: Number) -> Number:
+    """x * 2**n for an int32 n in [-252, 254], of float64 an int64, in two steps, so that only the last one rounds or
+    overflows."""
+    half = n >> 1
+    return x * power_of_two(half) * power_of_two(n - half)
+
+
+def power_of_two(n: Number) -> Number:
+    """2**n in float32 for an int32, in float64 for an int64."""
+    return ((n + 127) << 23).bits(float32) if n.dtype is int32 else ((n + 1023) << 52).bits(float64)
+
+
+def wave(op: str, x: Number, quadrant: Number, r: Number, odd: Sequence[float], even: Sequence[float]) -> Number:
+    """sin or cos of x = r + quadrant * pi / 2 for |r| <= pi / 4; NaN for infinite x.
 
     `odd` and `even` are the coefficients, lowest first, of (sin(r) - r) / r^3 and (cos(r) - 1 + r^2/2) / r^4 in r^2.
     """
+    if op == "cos":
+        quadrant = quadrant + 1
     square = r * r
     sine = square.polynomial(odd).fma(square * r, r)
     cosine = square.polynomial(even).fma(square * square, square.fma(-0.5, 1.0))
     result = (quadrant & 1).equals(0).where(sine, cosine)
     result = (quadrant & 2).equals(0).where(result, -result)
-    return (abs(x) < math.inf).where(result, math.nan)
+    result = (abs(x) < math.inf).where(result, math.nan)
+    return result if op == "cos" else x.equals(0.0).where(x, result)  # the sign of zero

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from minigrad.codegen.transforms import math_float32, math_float64
-from minigrad.codegen.transforms.math_number import Number
+from minigrad.codegen.transforms.math_number import Number, clamp, scale
 from minigrad.dtype import DType, float32, int32, int64
 
 INF, NAN = float("inf"), float("nan")
@@ -96,10 +96,10 @@ def pow(x: Number, y: Number) -> Number:
     high, low = log2(a, k)
     p, p_low = product(y, high, k)
     p_low = (abs(p) < k.limit).where(p_low + y * low, 0.0)
-    p = k.module.clamp(p, -k.limit, k.limit)
+    p = clamp(p, -k.limit, k.limit)
     shifted = p + k.module.ROUND
     f = (p - (shifted - k.module.ROUND)) + p_low
-    size = k.module.scale(f.fma(f.polynomial(k.exp2), 1.0), shifted.bits(k.integer) - k.module.ROUND_BITS)
+    size = scale(f.fma(f.polynomial(k.exp2), 1.0), shifted.bits(k.integer) - k.module.ROUND_BITS)
     zero = a.equals(0.0)
     size = (zero | a.equals(INF)).where((zero ^ (y < 0.0)).where(x.of(0.0), INF), size)
     size = (a.equals(1.0) & abs(y).equals(INF)).where(x.of(1.0), size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function
-from minigrad.codegen.ir.walk import map_function, map_values, statements
+from minigrad.codegen.ir.walk import map_all, map_function, statements
 from minigrad.codegen.kernel.words import VIEW, with_words
 from minigrad.dtype import uint32
 from minigrad.value import Value, walk
@@ -31,5 +31,5 @@ def read_words(function: Function) -> Function:
             views[name] = BufferParam(name, uint32, b.size * b.dtype.itemsize // uint32.itemsize, "in")
         return made
 
-    made = map_function(function, lambda body: tuple([map_values(s, words) for s in body]))
+    made = map_function(function, lambda body: map_all(body, words, lambda e: e, lambda _, e: e))
     return replace(made, buffers=(*made.buffers, *views.values())) if views else function

@@ -61,6 +61,8 @@ def test_right_functions_pass(text):
     ("  for i in 0..n unroll:\n    y[i] = 1.0\n", "may depend only on unrolled loops"),
     ("  alloc r: f32[2] register\n  for i in 0..2 serial:\n    r[i] = 1.0\n",
      "a register offset is a constant below 2"),
+    ("  alloc r: f32[2] register\n  for i in 0..2 serial:\n    for u in 0..2 unroll:\n      r[i] = 1.0\n",
+     "a register offset is a constant below 2"),
     ("  alloc r: f32[2] register\n  r[2] = 1.0\n", "a register offset is a constant below 2"),
     ("  alloc r: f32[2] register\n  let t = r[-1]\n", "a register offset is a constant below 2"),
     ("  for i[0..2] in 0..4 serial:\n    y[i] = 1.0\n", "the variable is bounded by 0..2, but runs 0..4"),

@@ -29,7 +29,6 @@ from minigrad.codegen.microkernels.tile import KINDS, Tile
 from minigrad.codegen.passes import render
 from minigrad.codegen.plan.microkernel_choice import microkernel_of
 from minigrad.codegen.render.llvm import link_of, render_llvm
-from minigrad.codegen.transforms.unroll import unroll
 from minigrad.errors import CompileError, FormatError, InternalError, MicrokernelError
 from minigrad.microkernels import Microkernel
 from minigrad.runtime import disk_cache
@@ -123,12 +122,6 @@ def test_a_meaning_without_dims_and_scalars_is_inlined() -> None:
     empty = parse_function("func f(in x: f32[64], inout y: f32[64])\n  y[0] = 1.0\n")
     function = replace(empty, body=(Call(pair, (("x", 4), ("y", 9))),))
     assert print_function(inline_calls(function)).splitlines()[1:] == ["  y[9] = x[4] + x[5]"]
-
-
-def test_what_a_call_names_is_moved_by_unrolling(scale: Microkernel) -> None:
-    function = caller(CALLS.replace("for t in 0..2 serial", "for t in 0..2 unroll"))
-    np.testing.assert_array_equal(outcome(unroll(function)), outcome(function))
-    assert sum(isinstance(s, Call) for s in statements(unroll(function))) == 2
 
 
 @pytest.mark.parametrize("before, after, message", [

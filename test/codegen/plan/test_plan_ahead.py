@@ -23,8 +23,8 @@ from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.steps import Ahead
 from minigrad.codegen.plan.text import parse_plan
 from minigrad.codegen.policy import contraction
+from minigrad.codegen.render.copies import Copies
 from minigrad.codegen.render.llvm import render_llvm
-from minigrad.codegen.transforms.unroll import unroll
 from minigrad.errors import PlanError
 from minigrad.expr import coefficient, subs, variables
 
@@ -69,7 +69,6 @@ def fetched(step: str, text: str = TILE, kernel: Kernel = PRODUCT) -> list[str]:
     assert str(plan).endswith(f"  {step}") and parse_plan(str(plan)) == plan
     function = build(kernel, kernel.nests[0], plan, "f")
     verify_function(function)
-    verify_function(unroll(function))
     printed = print_function(function)
     assert parse_function(printed) == function
     return [line.strip() for line in printed.splitlines() if "prefetch" in line]
@@ -159,14 +158,15 @@ def test_what_is_prefetched(m: int, n: int, k: int, steps: list[str]) -> None:
 def test_a_line_is_prefetched_once(size: tuple[int, int, int], target: str) -> None:
     """Those of one iteration are a line apart at least, however many copies read it."""
     kernel = product(*size, TARGETS[target])
-    function = unroll(build(kernel, *planned(kernel, TARGETS[target]), "panels"))
-    found = 0
-    for loop in statements(function):
-        fetched = [s for s in loop.body if isinstance(s, Prefetch)] if isinstance(loop, Loop) else []
+    function = build(kernel, *planned(kernel, TARGETS[target]), "panels")
+    found, copies = 0, Copies(function)
+    for loop in copies.everywhere(function.body):
+        fetched = [(s.buffer, copies.at(s.offset)) for s in copies.straight(loop.body if isinstance(loop, Loop) else ())
+                   if isinstance(s, Prefetch)]
         found += len(fetched)
-        for name in {s.buffer for s in fetched}:
-            places = sorted([int(subs(s.offset, dict.fromkeys(variables(s.offset), 0)))
-                             for s in fetched if s.buffer == name])
+        for name in {buffer for buffer, _ in fetched}:
+            places = sorted([int(subs(offset, dict.fromkeys(variables(offset), 0)))
+                             for buffer, offset in fetched if buffer == name])
             assert all(b - a >= LINE // 4 for a, b in itertools.pairwise(places)), places
     assert found
 
@@ -200,6 +200,6 @@ def test_no_index_is_read_ahead(target: str, n: int) -> None:
     assert sums is not None
     for tile in [((a, m), (b, n)) for a, b, pairs in contraction.tiles(sums, TARGETS[target]) for m, n in pairs]:
         function = build(kernel, kernel.nests[0], contraction.with_tile(sums, tile, True, TARGETS[target]), "k")
-        verify_function(unroll(function))
+        verify_function(function)
         found |= {s.buffer for s in statements(function) if isinstance(s, Prefetch)}
     assert found == {"p0"}

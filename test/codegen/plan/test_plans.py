@@ -18,7 +18,6 @@ from minigrad.codegen.kernel.text import parse_kernel, print_kernel
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.steps import Fuse, Plan, Split, resolve
 from minigrad.codegen.plan.text import parse_plan
-from minigrad.codegen.transforms.unroll import unroll
 from minigrad.errors import PlanError
 
 
@@ -38,7 +37,7 @@ def is_right(case: Case, plan: Plan, want: dict[str, np.ndarray]) -> bool:
         return False
     verify_function(function)
     found = {name: a.copy() for name, a in case.arrays.items()}
-    interpret_function(unroll(function), found, {}, {**case.dims, **sizes})
+    interpret_function(function, found, {}, {**case.dims, **sizes})
     for name, a in want.items():
         if a.dtype.kind == "f":
             np.testing.assert_allclose(found[name], a, rtol=1e-11, atol=1e-13, err_msg=f"{name} under\n{plan}")
@@ -140,7 +139,7 @@ def test_sums_in_their_order_keep_their_bits(name: str) -> None:
         found = []
         for plan in (Plan("", ()), random_plan(rng, case.kernel)):
             try:
-                function = unroll(build(case.kernel, case.kernel.nests[0], plan, "k"))
+                function = build(case.kernel, case.kernel.nests[0], plan, "k")
             except PlanError:
                 break
             if not adds_in_order(case.kernel, plan):
@@ -444,7 +443,7 @@ def test_copies_of_sums_beside_each_other_are_not_multiplied() -> None:
     plan = parse_plan("\n".join(["plan", *splits, "bind unroll " + " ".join(f"b{k}" for k in range(7))]))
     function, _ = built(kernel, plan)
     arrays = {f"p{k}": np.arange(100 + 20 * k, dtype=np.float32) for k in range(7)} | {"o0": np.zeros(1, np.float32)}
-    interpret_function(unroll(function), arrays, {}, {})
+    interpret_function(function, arrays, {}, {})
     assert arrays["o0"][0] == sum(arrays[f"p{k}"].sum() for k in range(7))
 
 

@@ -19,7 +19,6 @@ from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.passes import stages_of
 from minigrad.codegen.plan.several import BlockPlan, parse_plan
 from minigrad.codegen.policy import attention_groups
-from minigrad.codegen.transforms.unroll import unroll
 from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.schedule import schedule
 from minigrad.target import Target
@@ -103,7 +102,7 @@ def test_blocks_equal_the_kernel_as_written(name: str, target: Target, monkeypat
     buffers = {names[n]: a.reshape(-1).copy() for n, a in inputs.items()}
     buffers[names["o0"]] = np.full(want.size, np.nan, np.float32)
     renamed = dict(zip([s.name for s in stage.function.scalars], scalars.values(), strict=True))
-    interpret_function(unroll(stage.function), buffers, renamed)
+    interpret_function(stage.function, buffers, renamed)
     np.testing.assert_allclose(buffers[names["o0"]].reshape(want.shape), want, rtol=2e-5, atol=2e-6)
 
 
@@ -114,7 +113,7 @@ def test_what_a_work_item_has_for_itself_is_in_registers(name: str) -> None:
     found = statements(stage.function)
     local = [s.name for s in found if isinstance(s, Alloc) and s.scope == "local"]
     assert local == ["keys", "values"] and sum(isinstance(s, Barrier) for s in found) <= 2
-    verify_function(unroll(stage.function))  # registers have numbers
+    verify_function(stage.function)  # registers have numbers
 
 
 @pytest.mark.parametrize("rows, keys, depth, columns", [*product((8, 17, 50), (2, 9, 131), (2, 33), (3, 16))])

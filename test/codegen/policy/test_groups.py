@@ -29,7 +29,6 @@ from minigrad.codegen.plan.build_nests import build_nests
 from minigrad.codegen.plan.several import JoinedPlan, parse_plan
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.policy import group_reduction, tiles
-from minigrad.codegen.transforms.unroll import unroll
 from minigrad.errors import InternalError
 from minigrad.runtime.device import Launch
 from minigrad.runtime.opencl import OpenCL
@@ -124,7 +123,7 @@ def test_work_items_that_race_are_found(small: None) -> None:
         lines = text.splitlines()
         del lines[k]
         with pytest.raises(InternalError, match="race"):
-            interpret_function(unroll(parse_function("\n".join(lines))), arguments(kernel), {})
+            interpret_function(parse_function("\n".join(lines)), arguments(kernel), {})
 
 
 GROUP_RULES = [
