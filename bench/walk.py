@@ -1,5 +1,5 @@
-"""Counts of what runs inside minigrad in the first `realize` of a product of two 64x64 matrices, in a process that has realized
-its operands: files, functions, calls, and changes of folder from one call to the next.
+"""Counts of what runs inside minigrad in the first `realize` of a product of two 64x64 matrices, in a process that has
+realized its operands: files, functions, calls, and changes of folder from one call to the next.
 
 `python -m bench.walk` prints the figures, and with `--list` the most frequent changes. The product's plan is made, not
 read from the disk cache.
