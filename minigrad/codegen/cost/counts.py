@@ -29,6 +29,7 @@ from minigrad.codegen.plan.coordinates import base_of, leaves, length, loop_of, 
 from minigrad.codegen.plan.loops import Cut, Loops
 from minigrad.codegen.plan.microkernel_choice import in_matrix_registers, tile_meant
 from minigrad.codegen.plan.spaces import units
+from minigrad.codegen.plan.stage import copied_parts
 from minigrad.codegen.plan.steps.call import Call
 from minigrad.codegen.plan.steps.results import Results
 from minigrad.codegen.plan.steps.stage import Stage
@@ -112,7 +113,7 @@ class _Counter(LoopCounts):
         super().__init__(loops)
         self.target, self.found = target, Counts()
         self.stages = {s.operand: s for s in loops.of(Stage)}
-        self.copied = frozenset(self.stages)
+        self.copied = frozenset([part for s in self.stages.values() for part, _ in copied_parts(loops, s)])
         tile = next((tile_meant(present(find(c.kernel), c.kernel)) for c in loops.of(Call) if c.runs_tile), None)
         self.kind_of_word, self.group = (tile.kind, tile.group) if tile is not None and tile.group > 1 else ("", 1)
         if self.kind_of_word:
@@ -195,7 +196,8 @@ class _Counter(LoopCounts):
         return facts.costs.dot_step if kind == PAIRS else 1
 
     def read(self, v: Value) -> Read:
-        loaded = v if v.op == "load" else next(x for x in walk(v) if x.op == "load")
+        found = [x for x in walk(v) if x.op == "load"]
+        loaded = next((x for x in found if x.buffer in self.stages), found[0])
         copy = self.stages.get(loaded.buffer)
         return Read(v, loaded.indices[0], self.bytes_of(v), copy)
 
@@ -278,7 +280,7 @@ class _Counter(LoopCounts):
         """By loop, the bytes that a read goes on by."""
         if r.copy is not None:
             return {}
-        return {x: int(r.bytes * abs(self.step(r.offset, x) or 0) * self.stride(x)) for x in self.touched(r)}
+        return {x: int(r.bytes * self.moves(r.offset, x) * self.stride(x)) for x in self.touched(r)}
 
     def iterates(self, order: tuple[str, ...]) -> None:
         for k, x in enumerate(order):

@@ -52,11 +52,11 @@ class Footprint:
         multiple of a large power of two take as much as if they filled the gaps."""
         return max(self.run, gcd(self.apart, way) if self.apart else 0) * self.count
 
-    def read(self, loops: Trips) -> float:
+    def read(self, loops: Trips, least: float) -> float:
         """Bytes read where it comes anew in each iteration of some loops, but for the last where that does not matter
-        to it."""
+        to it; of each run so many at least."""
         again = prod([n for k, (x, n) in enumerate(loops) if x in self.own or k < len(loops) - 1])
-        return self.run * self.count * again
+        return max(self.run, least) * self.count * again
 
 
 def misses(found: Sequence[Footprint], loops: Trips, target: Target) -> tuple[float, float]:
@@ -69,7 +69,8 @@ def misses(found: Sequence[Footprint], loops: Trips, target: Target) -> tuple[fl
             size, way = caches[len(missed)]
             if level and sum([f.room(way) for f in wider]) * FULL <= size:
                 break
-            missed.append(sum([f.read(loops[:level]) for f in found]))
+            kept = sum([f.room(way) for f in found]) * FULL <= size  # else lines are gone before their rest is read
+            missed.append(sum([f.read(loops[:level], 0.0 if kept else LINE) for f in found]))
         if len(missed) == len(caches):
             break
         found = wider

@@ -2,14 +2,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 
 from minigrad.codegen.kernel.access import typical
 from minigrad.codegen.kernel.value_walk import locals_of
 from minigrad.codegen.machines.caches import LINE
 from minigrad.codegen.plan.loops import Cut, Loops, divides
-from minigrad.expr import Index, Var, coefficient, variables
-from minigrad.value import Value, free_variables
+from minigrad.expr import Index, Var, coefficient, evaluate, variables
+from minigrad.value import Value, free_variables, value_atoms
 
 AT_ONCE = ("vector", "word")
 """Kinds of loops whose iterations one instruction does."""
@@ -88,6 +89,15 @@ class LoopCounts:
         """The elements from one iteration of a variable to its next; None where that is no number."""
         c = coefficient(offset, self.root[name])
         return c if isinstance(c, int) else None
+
+    def moves(self, offset: Index, name: str) -> int:
+        """The elements from one iteration of a variable to its next; where quotients and remainders of it count, the
+        most in the first iterations; 0 where what is in memory decides."""
+        step = self.step(offset, name)
+        if step is None and not value_atoms(offset):
+            places = [evaluate(offset, dict.fromkeys(variables(offset), 0) | {self.root[name]: k}) for k in range(4)]
+            step = max([abs(b - a) for a, b in pairwise(places)])
+        return abs(step or 0)
 
     def stride(self, name: str) -> float:
         """The iterations of its variable that a loop goes on by in one step."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from minigrad.value import Value, walk
+from minigrad.value import Value
 
 FREE = frozenset(("load", "const", "index", "local", "reduce", "guard"))
 """Operations that are no instructions of their own; neither is the addition of a sum, which is one with its last
@@ -21,9 +21,8 @@ class Terms:
 
 
 @lru_cache(maxsize=1 << 12)
-def terms(values: tuple[Value, ...], copied: frozenset[str]) -> Terms:
-    """The terms of some values; the largest parts that read nothing but one of the operands that are `copied` are reads
-    as a whole."""
+def terms(values: tuple[Value, ...], copied: frozenset[Value]) -> Terms:
+    """The terms of some values; the parts that are `copied` are reads as a whole."""
     operations, reads, guards = list[Value](), list[Value](), list[Value]()
     todo, seen = list(reversed(values)), set[Value]()
     while todo:
@@ -31,8 +30,7 @@ def terms(values: tuple[Value, ...], copied: frozenset[str]) -> Terms:
         if v in seen:
             continue
         seen.add(v)
-        buffers = {x.buffer for x in walk(v) if x.op == "load"} if copied or v.op == "load" else ()
-        if len(buffers) == 1 and (v.op == "load" or not copied.isdisjoint(buffers)):
+        if v.op == "load" or v in copied:
             reads.append(v)
             continue
         if v.op == "guard":

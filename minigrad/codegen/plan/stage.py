@@ -78,13 +78,9 @@ def staged(loops: Loops, step: Stage, wave: Wave | None, tile: Tiled | None, mem
     coordinates = [leaves(loops, c) for c in step.layout]
     inside = frozenset().union(*coordinates)
     first = order.index(step.at)
-    outside = [*order[:first + 1], *loops.ones]
-    known = inside.union([x for x in outside if not step.items or loops.kind[x] != "item"])
-    group = next((u for u in loops.units if isinstance(u, tuple)), ())
-    bodies = terms_of_sums(group)
-    found = _whole(list(dict.fromkeys(f for body in bodies for f in _parts(body, step, loops, known))), step)
+    found = copied_parts(loops, step)
     if not found:
-        for _, whole in (p for body in bodies for p in _parts(body, replace(step, layout=()), loops, known)):
+        for _, whole in copied_parts(loops, replace(step, layout=()), step.layout):
             depends_on_sums(loops, step, whole)
     if len(found) != 1:
         raise refuse(step, f"one part of a sum's terms that reads {step.operand} and depends on its coordinates and "
@@ -127,6 +123,17 @@ def staged(loops: Loops, step: Stage, wave: Wave | None, tile: Tiled | None, mem
     step = replace(step, layout=step.layout[:-1])
     made = box(loops, step, called.tile.panel.itemsize)
     return Staged(step, part, narrow, memory, made, order[last], between, called)
+
+
+def copied_parts(loops: Loops, step: Stage, layout: tuple[str, ...] = ()) -> list[tuple[Value, Value]]:
+    """The parts of a nest's sums that a copy stands for, each with the guards around it; by the coordinates `layout`
+    where the step has none."""
+    inside = frozenset().union(*[leaves(loops, c) for c in step.layout or layout])
+    outside = [*loops.order[:loops.order.index(step.at) + 1], *loops.ones]
+    known = inside.union([x for x in outside if not step.items or loops.kind[x] != "item"])
+    bodies = terms_of_sums(next((u for u in loops.units if isinstance(u, tuple)), ()))
+    found = dict.fromkeys([f for body in bodies for f in _parts(body, step, loops, known)])
+    return _whole([*found], step)
 
 
 def _parts(body: Value, step: Stage, loops: Loops, known: frozenset[str]) -> Iterator[tuple[Value, Value]]:

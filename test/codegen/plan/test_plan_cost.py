@@ -167,3 +167,56 @@ def test_words_are_counted_as_one(dtype: str, kind: str, group: int) -> None:
     products = m * n * k // group // 16 * (machine(target).costs.dot_step if dtype == "bfloat16" else 1)
     assert products <= found.arithmetic <= 1.2 * products
     assert found.loads < products and 1 <= found.copied_near * group / (4 * k * (m + n)) <= 1.05
+
+
+COMPUTED = """kernel k(out o0: f32[96, 64], p0: f32[96, 80], p1: f32[80, 64], p2: f32[96, 80], p3: f32[80])
+  for i0<96, i1<64:
+    t0 = sum(r0<80: {a} * p1[r0, i1])
+    o0[i0, i1] = t0
+"""
+COPIED = """plan packed
+  split i0 -> i u by 4, guard
+  split i1 -> j l by 8, guard
+  bind parallel part
+  bind vector l
+  bind unroll u
+  order j i l r0 u
+  stage p0 at part as [i0][r0]
+  results at part as [i0][i1]
+"""
+
+
+@pytest.mark.parametrize("a", ["(p0[i0, r0] + p2[i0, r0])", "(p0[i0, r0] * p3[r0])",
+                               "(p0[i0, r0] + (p2[i0, r0] else 0.0 if i0-3 >= 0))"])
+def test_what_a_copy_stands_for_is_one_read(a: str) -> None:
+    """Of however many buffers it is computed; without the copy each product computes it anew."""
+    def own(value: str, copied: bool) -> Counts:
+        kernel = parse_kernel(COMPUTED.format(a=value).replace("for i0<96", "for part<1, i0<96"))
+        text = COPIED if copied else COPIED.replace("  stage p0 at part as [i0][r0]\n", "")
+        return counted(kernel, text)
+    plain, whole, again = own("p0[i0, r0]", True), own(a, True), own(a, False)
+    assert (whole.loads, whole.tests, whole.arithmetic) == (plain.loads, plain.tests, plain.arithmetic)
+    assert whole.near == plain.near and again.loads > whole.loads and again.arithmetic > whole.arithmetic
+
+
+def test_quotients_and_remainders_of_a_loop_move_as_their_neighbours_do() -> None:
+    """Of planes that a pool repeats: lines are read once, not for each element; unless memory says where."""
+    def near(index: str) -> float:
+        kernel = parse_kernel(f"""kernel k(out o0: f32[65536], p0: f32[65536], p1: i32[65536])
+  for i0<65536:
+    o0[i0] = p0[{index}] * 2.0
+""")
+        return counted(kernel, "plan\n  order i0\n").near
+    straight = near("i0")
+    assert near("128*(i0//256)+i0%256//2") <= straight < near("256*(i0%256)+i0//256") / 8
+
+
+def test_lines_that_do_not_stay_are_read_whole() -> None:
+    """Lanes that lie a page apart leave the cache before the next element of their lines is read."""
+    text = """kernel k(out o0: f32[256, {n}], p0: f32[256, {n}])
+  for i0<{n}, i1<256:
+    o0[i1, i0] = p0[i1, i0] * 2.0
+"""
+    plan = "plan\n  split i1 -> i1b l by 8, back\n  bind vector l\n  bind unroll i1b\n  order i0 l i1b\n"
+    apart, beside = (counted(flatten(parse_kernel(text.format(n=n))), plan).near / n for n in (4096, 4096 + 16))
+    assert apart >= 8 * beside
