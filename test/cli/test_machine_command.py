@@ -165,12 +165,12 @@ def test_facts_of_other_versions_and_sections_are_passed_over(cache: Path) -> No
     target = get_device("CPU").target
     (cache / "machines").mkdir()
     (cache / "machines" / f"{own_name(target)}.toml").write_text(
-        "[declared]\nfma_latency = 9\n[costs]\nloads = 9\n[speed]\nolder = 9\ndram_gbs_measured = 9\n")
+        "[declared]\nfma_latency = 9\n[costs]\nitem = 9\n[speed]\nolder = 9\ndram_gbs_measured = 9\n")
     (cache / "machines" / "gpus").mkdir()
     (cache / "machines" / "gpus" / "rtx3060.toml").write_text(
         "[declared]\nunits = 9\n[speed]\nolder = 9\ndram_share_measured = 0.5\n")
     found, card = machine(target), gpus.gpu("rtx3060")
-    assert found.speed.dram_gbs_measured == 9 and found.declared.fma_latency != 9 != found.costs.loads
+    assert found.speed.dram_gbs_measured == 9 and found.declared.fma_latency != 9 != found.costs.item
     assert card.dram_share_measured == 0.5 and card.units == 28
     assert {f.file for f in stated("rtx3060") if f.name == "dram_share_measured"} == {"rtx3060"}
 

@@ -43,7 +43,7 @@ def product(m: int, n: int, k: int, dtype: str) -> Kernel:
 def planned(kernel: Kernel, target: Target) -> Plan:
     """The plan of the most promising tile of several sums."""
     in_place = present(way(kernel.nests[0], target), "no operand is used several times")
-    tile = next(tile for _, (tile, _) in in_place.choices if tile)  # type: ignore[misc]
+    tile = next(tile for _, (tile, _) in in_place.choices if tile)
     nest, plan = in_place.made((tile, True), target)
     assert "r0l" in plan.bound("vector")
     return with_sizes(nest, plan)
