@@ -196,8 +196,8 @@ class _Counter(LoopCounts):
         return facts.costs.dot_step if kind == PAIRS else 1
 
     def read(self, v: Value) -> Read:
-        found = [x for x in walk(v) if x.op == "load"]
-        loaded = next((x for x in found if x.buffer in self.stages), found[0])
+        loaded = v if v.op == "load" else next(
+            x for x in walk(v) if x.op == "load" and x.buffer in self.stages)
         copy = self.stages.get(loaded.buffer)
         return Read(v, loaded.indices[0], self.bytes_of(v), copy)
 

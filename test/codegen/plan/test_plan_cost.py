@@ -211,6 +211,17 @@ def test_quotients_and_remainders_of_a_loop_move_as_their_neighbours_do() -> Non
     assert near("128*(i0//256)+i0%256//2") <= straight < near("256*(i0%256)+i0//256") / 8
 
 
+def test_what_memory_decides_is_read_from_anywhere() -> None:
+    """Lanes of a table are gathered, and the indices that say where are not what is read."""
+    def own(at: str) -> Counts:
+        kernel = parse_kernel(f"""kernel k(out o0: f32[4096], p0: f32[64], p1: i32[4096])
+  for i0<4096:
+    o0[i0] = p0[{at}] * 2.0
+""")
+        return counted(kernel, "plan\n  split i0 -> i0b l by 8, exact\n  bind vector l\n  order i0b l\n")
+    assert own("{min(max(i64(p1[i0]), 0:i64), 63:i64) in 0..63}").gathers == 4096 and not own("i0").gathers
+
+
 def test_lines_that_do_not_stay_are_read_whole() -> None:
     """Lanes that lie a page apart leave the cache before the next element of their lines is read."""
     text = """kernel k(out o0: f32[256, {n}], p0: f32[256, {n}])
