@@ -108,6 +108,8 @@ def report(found: Outcome | None, options: argparse.Namespace) -> None:
     path = file_of(get_device(current().device))
     if found.rows:
         print(f"{quantity(len(found.rows), 'row')} kept in {path}" if path is not None else "nothing is kept on disk")
+    elif path is not None and path.exists():
+        print(f"that no plan is faster is kept in {path}")
 
 
 def _line(kernel: Found, total: float) -> tuple[str, ...]:

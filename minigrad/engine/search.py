@@ -271,11 +271,11 @@ def _row(found: Found, rounding: bool) -> Row:
     facts = {"machine": machine_of(device), "driver": device.driver, "date": date.today().isoformat()}
     if found.best is not None:
         facts |= {"time": str(found.new), "before": str(found.old)}
-    old, new = (predicted(units[found.stage][0], plan, device) for plan in (found.before, best))
+        old, new = (predicted(units[found.stage][0], plan, device) for plan in (found.before, best))
+        if old and new:
+            facts["predicted"] = f"{new:.3g} cycles, before {old:.3g}"
     if rounding:
         facts["rounding"] = "any"
-    if found.best is not None and old and new:
-        facts["predicted"] = f"{new:.3g} cycles, before {old:.3g}"
     return Row(found.name, {**facts, "kernel": print_kernel(parts[found.stage]).rstrip("\n"),
                             "instead": str(units[found.stage][1]), "plan": str(best)})
 

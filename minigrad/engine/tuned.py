@@ -139,10 +139,15 @@ def tuned(name: str) -> Device:
     """The device, with the plans that searches have found for it in force."""
     device = get_device(name)
     if current().tuned and _files.get(device, False) != (path := file_of(device)):
-        shared = machines.FOLDER / f"{machines.file_of(device.target.cpu, device.target)}.plans"
-        put_in_force(device, [row for file in (shared, path) if file for row in _readable(file)])
+        put_in_force(device, _rows_of(device))
         _files[device] = path
     return device
+
+
+def _rows_of(device: Device) -> list[Row]:
+    """The rows that are shared for a device's machine, and those that were found here."""
+    shared = machines.FOLDER / f"{machines.file_of(device.target.cpu, device.target)}.plans"
+    return [row for file in (shared, file_of(device)) if file for row in _readable(file)]
 
 
 def _readable(path: Path) -> list[Row]:
@@ -169,8 +174,7 @@ def is_for(row: Row, device: Device) -> bool:
 
 def known_best(device: Device) -> set[tuple[str, str]]:
     """Names of kernels, each with the steps of a plan than which a search has found nothing faster."""
-    path = file_of(device)
-    return {(row.name, steps_of(row.facts["plan"])) for row in (_readable(path) if path else ()) if is_for(row, device)}
+    return {(row.name, steps_of(row.facts["plan"])) for row in _rows_of(device) if is_for(row, device)}
 
 
 def steps_of(plan: str) -> str:
@@ -183,13 +187,19 @@ def keep_rows(path: Path, rows: Sequence[Row]) -> None:
     same time. Raises OSError where the file cannot be written, and leaves it as it was."""
     make_own(path.parent)
     with _locked(path):
-        known = {row.key: row for row in (*read_rows(path), *rows)}
+        known = {row.key: row for row in read_rows(path)}
+        known |= {row.key: row for row in rows if row.gains or not _is_better(known.get(row.key), row)}
         temporary = path.with_name(f"{path.name}.{os.getpid()}.{get_ident()}.tmp")
         try:
             temporary.write_text("".join([f"{row}\n\n" for row in known.values()]), encoding="utf-8")
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _is_better(known: Row | None, row: Row) -> bool:
+    """True where a row that is known gains beside the plan in whose place another one found nothing."""
+    return known is not None and known.gains and known.facts.get("instead") == row.facts.get("instead")
 
 
 @contextmanager

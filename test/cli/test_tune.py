@@ -12,7 +12,6 @@ from minigrad import Tensor, config
 from minigrad.cli import main
 from minigrad.cli.machine import measured_file
 from minigrad.engine import compiled
-from minigrad.engine.tuned import read_rows
 from minigrad.runtime.registry import get_device
 
 MODEL = """from minigrad import Tensor
@@ -45,7 +44,7 @@ def test_a_function_is_a_step_or_gives_one(folder: Path, capsys: pytest.CaptureF
     out = capsys.readouterr().out
     assert "kernel" in out and "ms before" in out and "measured" in out
     rows = folder / "tuned" / "CPU.plans"
-    if any([row.gains for row in read_rows(rows)]):  # what is faster here nobody knows
+    if rows.exists():  # what is faster here nobody knows
         assert f"kept in {rows}" in out
         assert main(["tune", f"{folder}/model.py:{name}", "--seconds", "0.2", "--replay", str(rows)]) == 0
 
