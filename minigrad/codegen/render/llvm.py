@@ -186,10 +186,8 @@ class LlvmControl(Control):
     """Control structures. `links`: the microkernels that are called, by symbol, and `declarations` the types of their
     arguments; `carries`: register buffers are values, which blocks pass on."""
 
-    carries = True
-
-    def __init__(self, out: Emitter, language: LlvmLanguage, access: LlvmAccess):
-        self.out, self.language, self.access = out, language, access
+    def __init__(self, out: Emitter, language: LlvmLanguage, access: LlvmAccess, carries: bool = True):
+        self.out, self.language, self.access, self.carries = out, language, access, carries
         self.links: dict[str, Link] = {}
         self.declarations: dict[str, list[str]] = {}
 

@@ -6,14 +6,15 @@ at offset 0 where that is false, as in OpenCL C.
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minigrad.codegen.ir.nodes import Alloc, Call, Function, Loop, group_size
+from minigrad.codegen.ir.nodes import Alloc, Call, Function, Loop, Stmt, group_size
 from minigrad.codegen.ir.text import meaning_of
 from minigrad.codegen.render.accesses import slot
 from minigrad.codegen.render.emitter import Emitter
 from minigrad.codegen.render.index import index
-from minigrad.codegen.render.language import Storage
+from minigrad.codegen.render.language import Control, Storage
 from minigrad.codegen.render.llvm import LlvmControl, emit_body
 from minigrad.codegen.render.llvm_memory import LlvmAccess
 from minigrad.codegen.render.llvm_text import memory_type, scalar_type, typed, vector
@@ -62,7 +63,7 @@ class GpuProgram:
         language = self.language = LlvmLanguage(out)
         access = LlvmAccess(out, language, from_zeros=False)
         self.storage = GpuStorage(out, self.dialect)
-        self.control = GpuControl(out, language, access, self.storage)
+        self.control = GpuControl(out, self.storage, access, LlvmControl(out, language, access, carries=False))
         out.speak(language, access, self.storage, self.control)
 
     def render(self) -> str:
@@ -130,15 +131,13 @@ class GpuStorage(Storage):
         self.out.line(f"store {typed(value)}, {self.private} {memory.slots[slot]}")
 
 
-class GpuControl(LlvmControl):
-    """Loops over work-items and work-groups; others are those of processors. `functions`: texts of microkernels by
+class GpuControl(Control):
+    """Loops over work-items and work-groups; others are those of `serial`. `functions`: texts of microkernels by
     name."""
 
-    carries = False
-
-    def __init__(self, out: Emitter, language: LlvmLanguage, access: LlvmAccess, storage: GpuStorage):
-        super().__init__(out, language, access)
-        self.storage, self.dialect = storage, storage.dialect
+    def __init__(self, out: Emitter, storage: GpuStorage, access: LlvmAccess, serial: LlvmControl):
+        self.out, self.storage, self.access, self.serial = out, storage, access, serial
+        self.dialect = storage.dialect
         self.functions: dict[str, str] = {}
 
     def identity(self, intrinsic: str) -> Ref:
@@ -160,7 +159,7 @@ class GpuControl(LlvmControl):
             place = self.identity(self.dialect.group if s.kind == "group" else self.dialect.item)
             self.out.scopes.append(Scope(crossable=True, label=self.out.scope.label))
             return place, OpenLoop("", place, place)
-        return super().open_loop(s)
+        return self.serial.open_loop(s)
 
     def close_loop(self, s: Loop, inner: Scope, state: OpenLoop) -> None:
         if s.kind == "parallel":
@@ -172,7 +171,16 @@ class GpuControl(LlvmControl):
             self.out.scope.lines += inner.lines
             self.out.scope.label = inner.label
         else:
-            super().close_loop(s, inner, state)
+            self.serial.close_loop(s, inner, state)
+
+    def close_if(self, condition: Ref, then: Scope, otherwise: Scope | None) -> None:
+        self.serial.close_if(condition, then, otherwise)
+
+    def vector_body(self, s: Loop) -> None:
+        self.serial.vector_body(s)
+
+    def region(self, body: Sequence[Stmt]) -> None:
+        self.serial.region(body)
 
     def call_microkernel(self, s: Call) -> None:
         """A call of a function in the module: pointers to local memory and to each register, dims."""
