@@ -96,6 +96,18 @@ def test_symbolic_sizes_stay_apart() -> None:
     assert not groups(plan_of(x @ tensor(64, 16), x @ tensor(64, 24)))
 
 
+def test_products_of_a_symbolic_size_whose_launches_are_known_are_a_group() -> None:
+    """Which gives right numbers with every other size, too."""
+    x, a, b = tensor(64, 64), tensor(64, 16), tensor(64, 24)
+    n = Variable("n", 2, 64)
+    assert len(groups(plan_of(x[:n.bind(40)] @ a, x[:n.bind(40)] @ b))) == 1
+    both = minigrad.jit(lambda rows: (rows @ a, rows @ b))
+    for size in (40, 7, 64, 2, 33):
+        for found, w in zip(both(x[:n.bind(size)]), (a, b), strict=True):
+            expected = x.numpy()[:size] @ w.numpy()
+            np.testing.assert_allclose(found.numpy()[:size], expected, rtol=1e-4, atol=1e-4)
+
+
 def test_temporaries_of_a_group_live_side_by_side_and_the_text_of_a_plan_keeps_it() -> None:
     plan = plan_of(*projections((tensor(4, 64) * 2).contiguous()))
     members = [k for k, item in enumerate(plan.items) if item.group >= 0]

@@ -69,8 +69,8 @@ def choose_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
     if not isinstance(tiled, str):
         return tiled
     own, plan = _first_plan(nest, target)
-    if isinstance(plan, Plan) and shares_sizes(target) and (shares_copies(target) or not plan.stages) and not (
-            plan.pattern == "contraction" and not contraction.is_small(nest)):
+    if isinstance(plan, Plan) and shares_sizes(target) and (shares_copies(target) or not plan.stages) and (
+            plan.pattern != "contraction" or contraction.is_small(nest)):
         return own, with_sizes(own, plan)
     return own, plan
 

@@ -1,7 +1,8 @@
 """Sums with reuse: matmul, convolution, their gradients, windows with weights. A register tile over two axes.
 
 The lane variable is the one contiguous in the output and in an operand; where no such variable exists (A @ B^T), lanes
-go along the sum. The tile is the pair of factors with the fewest loads per multiply-add that fits the registers.
+go along the sum. The tile is the pair of factors that fits the registers and
+takes the fewest cycles by what its loop does.
 """
 from __future__ import annotations
 

@@ -69,6 +69,7 @@ COPIED_A_ROWS = 4, 8, 16
 """Rows of a tile whose operand A is copied: as many as a vector has."""
 
 USUAL_ROWS = 6
+"""Rows of the tile that products of most sizes have."""
 
 CONSTANT = 0.8
 """Part of their cycles that panels of a matrix count for which lies along the sum, as weights of linear layers do:
@@ -76,6 +77,7 @@ where it is a constant they are made once (codegen/panels.py), if the sum runs i
 
 FEW_REGISTERS, TRANSPOSED_STEPS = 16, 4
 """Registers of which one is enough to spare; steps of the sum that are transposed at a time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Product:
