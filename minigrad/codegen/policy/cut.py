@@ -56,8 +56,8 @@ def cut_columns(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
     else:
         columns = replace(c, b=substitute(c.b, {v: rest + (p.n - left)}))
         rows = (*(d for d in (*c.batch, *c.n[:-1]) if d in free_variables(c.b)), rest)
-        copied, dots = transpose(with_variable(nest, v, rest, p.n - left), columns, rows, made)
-        parts = [copied, *apart(dots, c.m[-1], made)]
+        copied, row_products = transpose(with_variable(nest, v, rest, p.n - left), columns, rows, made)
+        parts = [copied, *apart(row_products, c.m[-1], made)]
     if sum([cycles(part, replace(target, units=1)) for part in parts]) >= gained:
         return [nest]
     scratch += made[len(scratch):]
