@@ -8,8 +8,8 @@
       near, far                       bytes from beyond the first and the second cache: what the inner loops that fit
                                       it touch, as often as the loops around run
 
-What whole blocks leave runs one by one; blocks that reach back compute again. Branch prediction, associativity of
-caches, prefetchers and dependence of loads are left out.
+What whole blocks leave runs one by one; blocks that reach back compute again. Branch prediction and dependence of
+loads are left out.
 """
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from minigrad.codegen.plan.loops import Cut, Loops
 from minigrad.codegen.plan.microkernel_choice import in_matrix_registers, tile_meant
 from minigrad.codegen.plan.spaces import units
 from minigrad.codegen.plan.stage import copied_parts
+from minigrad.codegen.plan.steps.ahead import Ahead
 from minigrad.codegen.plan.steps.call import Call
 from minigrad.codegen.plan.steps.results import Results
 from minigrad.codegen.plan.steps.stage import Stage
@@ -53,7 +54,8 @@ class Counts:
     copied, computed: vectors of copies of an operand as it is, and of what is computed of it; transposed, single:
     elements that are copied in square blocks, and one by one; rows of copies
     results, results_transposed, results_single: vectors and elements that are stored from memory of the worker's own
-    near, far: bytes from beyond the first and the second cache; copied_near, copied_far: likewise of copies
+    near, far: bytes from beyond the first and the second cache, near_runs, far_runs: runs of them that wait, as those
+    that lie far apart do; copied_near, copied_far: bytes likewise of copies
     waiting: the part of all work that the busiest worker has
     """
 
@@ -80,6 +82,8 @@ class Counts:
     results_single: float = 0.0
     near: float = 0.0
     far: float = 0.0
+    near_runs: float = 0.0
+    far_runs: float = 0.0
     copied_near: float = 0.0
     copied_far: float = 0.0
     waiting: float = 1.0
@@ -99,10 +103,11 @@ def counts(loops: Loops, target: Target) -> Counts:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A value that is read inside the loops of a statement, at an offset of a buffer; `copy` is the step that makes a
-    copy which is read in its place."""
+    """A value that is read inside the loops of a statement, or stored, at an offset of a buffer; `copy` is the step
+    that makes a copy which is read in its place."""
 
     value: Value
+    buffer: str
     offset: Index
     bytes: int
     copy: Stage | None = None
@@ -125,9 +130,11 @@ class _Counter(LoopCounts):
             if isinstance(u, tuple):
                 self.sums(u, around)
             else:
-                self.computes((u.value,), around)
                 if isinstance(u, Store) and not self.loops.results_at:
+                    self.computes((u.value,), around, [Read(u.value, u.param, u.indices[0], u.value.dtype.itemsize)])
                     self.stores(u.indices[0], around)
+                else:
+                    self.computes((u.value,), around)
                 self.iterates(around)
         for s in self.stages.values():
             self.copies(s)
@@ -166,8 +173,8 @@ class _Counter(LoopCounts):
             found.across += tiles * chains
         self.iterates(order)
 
-    def computes(self, values: tuple[Value, ...], order: tuple[str, ...]) -> None:
-        """Expressions inside loops."""
+    def computes(self, values: tuple[Value, ...], order: tuple[str, ...], stored: Sequence[Read] = ()) -> None:
+        """Expressions inside loops, and where they are stored."""
         found, longer, lane = self.found, self.one_by_one(order), self.lane(order)
         said = terms(values, self.copied)
         for v in said.operations:
@@ -184,7 +191,7 @@ class _Counter(LoopCounts):
         reads = [self.read(v) for v in said.reads]
         for r in reads:
             self.loads(r, order, lane, longer)
-        self.misses(reads, order)
+        self.misses([*reads, *stored], order)
 
     @cached_property
     def of_words(self) -> float:
@@ -199,7 +206,7 @@ class _Counter(LoopCounts):
         loaded = v if v.op == "load" else next(
             x for x in walk(v) if x.op == "load" and x.buffer in self.stages)
         copy = self.stages.get(loaded.buffer)
-        return Read(v, loaded.indices[0], self.bytes_of(v), copy)
+        return Read(v, loaded.buffer, loaded.indices[0], self.bytes_of(v), copy)
 
     def bytes_of(self, v: Value) -> int:
         """Bytes of an element that is read; of a narrow one where words are copied."""
@@ -247,7 +254,7 @@ class _Counter(LoopCounts):
     def touched(self, r: Read) -> frozenset[str]:
         """The loops that a read depends on."""
         if r.copy is None:
-            return self.along(r.value)
+            return self.along(r.offset)
         found = self.known.get(r.copy)
         if found is None:
             found = self.known[r.copy] = frozenset().union(*[leaves(self.loops, c) for c in r.copy.layout])
@@ -262,19 +269,22 @@ class _Counter(LoopCounts):
             self.found.scatters += count * self.trips[lane]
 
     def misses(self, reads: Sequence[Read], order: tuple[str, ...]) -> None:
-        """Bytes of what is read that come from beyond the caches."""
+        """Bytes of what is read and stored that come from beyond the caches."""
         if not reads:
             return
         around = [x for x in order if self.kind[x] not in AT_ONCE]
         inside = [x for x in order if self.kind[x] in AT_ONCE]
+        ahead = {s.operand for s in self.loops.of(Ahead)}
         while around and self.kind[around[-1]] == "unroll":  # in registers
             inside.append(around.pop())
-        found = [Footprint(r.bytes, self.touched(r), self.steps(r)) for r in reads]
+        found = [Footprint(r.bytes, self.touched(r), self.steps(r), waits=r.buffer not in ahead) for r in reads]
         for x in inside:
             found = [f.around(x, self.trips[x]) for f in found]
-        near, far = misses(found, [(x, self.trips[x]) for x in around], self.target)
+        (near, runs), (far, far_runs) = misses(found, [(x, self.trips[x]) for x in around], self.target)
         self.found.near += near
         self.found.far += far
+        self.found.near_runs += runs
+        self.found.far_runs += far_runs
 
     def steps(self, r: Read) -> dict[str, int]:
         """By loop, the bytes that a read goes on by."""

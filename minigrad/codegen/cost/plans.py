@@ -9,7 +9,8 @@ The counts are those of `counts.py`, and what one costs is a fact of the machine
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from minigrad.codegen.cost.counts import Counts, counts
 from minigrad.codegen.cost.footprint import FULL
@@ -48,11 +49,19 @@ def estimate(nest: Nest, plan: Plan, target: Target) -> Estimate:
     return of_counts(counts(loops, target), target)
 
 
+def cheapest_plan(nest: Nest, plans: Sequence[Plan], target: Target) -> Plan:
+    """The cheapest of some plans of a nest, for one worker."""
+    if len(plans) == 1:
+        return plans[0]
+    one = replace(target, units=1)
+    return min(plans, key=lambda plan: estimate(nest, plan, one).cycles)
+
+
 def of_counts(c: Counts, target: Target) -> Estimate:
     """The estimate for counts."""
     facts = machine(target)
     one = facts.plans
-    memory = max(c.near * one.near, c.far * one.far)
+    memory = max(c.near * one.near + c.near_runs * one.near_run, c.far * one.far + c.far_runs * one.far_run)
     copied = c.copied * one.copied + c.computed * one.computed + c.transposed * one.transposed + c.single * one.single
     results = (c.results * one.results + c.results_transposed * one.results_transposed
                + c.results_single * one.results_single)

@@ -132,6 +132,8 @@ class PlanCosts:
     results_single: float
     near: float
     far: float
+    near_run: float
+    far_run: float
     copied_near: float
     copied_far: float
 

@@ -54,10 +54,10 @@ def operations(v: Var, width: int, edge: str = "rest") -> float:
     return (n // width + (n % width if edge == "rest" else n % width > 0)) / n
 
 
-def memory_cost(found: Sequence[Access], v: Var, width: int, per_output: bool, apart: int = 1, near: int = 1,
-                edge: str = "rest", gather: float = GATHER) -> float:
-    """Memory operations per element with `v` across lanes. Stores up to `apart` elements from each other are vectors,
-    and loads up to `near`; `edge` is that of the last vector, `gather` the cost of a lane that is further away.
+def memory_cost(found: Sequence[Access], v: Var, width: int, per_output: bool, near: int = 1, edge: str = "rest",
+                gather: float = GATHER) -> float:
+    """Memory operations per element with `v` across lanes. Loads up to `near` elements from each other are vectors;
+    `edge` is that of the last vector, `gather` the cost of a lane that is further away.
 
     `per_output`: v is a variable of the domain, so everything is in lanes; else only accesses inside v's own loop are.
     """
@@ -70,7 +70,7 @@ def memory_cost(found: Sequence[Access], v: Var, width: int, per_output: bool, a
         here = share
         step = a.step(v)
         far = coefficient(a.offset, v) if step == 2 else None
-        if isinstance(far, int) and 1 < far <= (apart if a.kind == "store" else near):
+        if isinstance(far, int) and a.kind == "load" and 1 < far <= near:
             here = share * far
         elif step is None or step == 2 or (a.kind == "store" and step != 1):
             here = gather
@@ -84,8 +84,8 @@ def _counts(found: Sequence[Access]) -> list[float]:
     return [by_loops[a.over] for a in found]
 
 
-def best_lane(candidates: list[tuple[Var, bool]], found: Sequence[Access], options: list[int], apart: int = 1,
-              near: int = 1, edge: str = "rest", gather: float = GATHER) -> tuple[Var, int, float] | None:
+def best_lane(candidates: list[tuple[Var, bool]], found: Sequence[Access], options: list[int], near: int = 1,
+              edge: str = "rest", gather: float = GATHER) -> tuple[Var, int, float] | None:
     """(variable, width, cost) of the cheapest lane assignment, None where scalar code is as good. See `memory_cost`."""
     scalar = sum(_counts(found))
     best: tuple[Var, int, float] | None = None
@@ -93,7 +93,7 @@ def best_lane(candidates: list[tuple[Var, bool]], found: Sequence[Access], optio
         for width in options:
             if extent(v) < width:
                 continue
-            cost = memory_cost(found, v, width, per_output, apart, near, edge, gather)
+            cost = memory_cost(found, v, width, per_output, near, edge, gather)
             if cost < scalar * 0.9 and (best is None or cost < best[2] * 0.999):
                 best = (v, width, cost)
     return best

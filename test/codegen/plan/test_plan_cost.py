@@ -224,8 +224,8 @@ def test_what_memory_decides_is_read_from_anywhere() -> None:
 
 def test_lines_that_do_not_stay_are_read_whole() -> None:
     """Lanes that lie a page apart leave the cache before the next element of their lines is read."""
-    text = """kernel k(out o0: f32[256, {n}], p0: f32[256, {n}])
-  for i0<{n}, i1<256:
+    text = """kernel k(out o0: f32[128, {n}], p0: f32[128, {n}])
+  for i0<{n}, i1<128:
     o0[i1, i0] = p0[i1, i0] * 2.0
 """
     plan = "plan\n  split i1 -> i1b l by 8, back\n  bind vector l\n  bind unroll i1b\n  order i0 l i1b\n"
