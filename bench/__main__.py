@@ -31,7 +31,7 @@ BENCHMARKS = {
     "node": "bench.host",
 }
 COMMANDS = {"baseline": "bench.baseline", "compare": "bench.compare", "plans": "bench.plans",
-            "distributed": "bench.distributed", "dojo": "bench.dojo"}
+            "distributed": "bench.distributed", "dojo": "bench.dojo", "winograd": "bench.winograd"}
 """Commands that run benchmarks: modules with main(arguments)."""
 DESCRIPTIONS = {
     "matmul": "float32 matrix products: squares, few rows, transposed operands, many small ones in one step",
@@ -52,6 +52,7 @@ DESCRIPTIONS = {
     "compare": "two source trees in turn, row by row: python -m bench compare OLD_TREE",
     "distributed": "training in two processes with one thread each, beside one; over a slow link, too",
     "dojo": "how well times of GPU kernels are predicted, over tables of measured ones",
+    "winograd": "convolutions of 3x3 taps with fewer multiplications: time and error of each form",
     "plans": "how well plans are ranked: cycles predicted beside times measured, over random products",
 }
 

@@ -18,6 +18,9 @@
                             units do it: faster, and no longer exact. As torch.backends.cuda.matmul.allow_tf32  (0)
     MINIGRAD_SUB_GROUPS     1: reductions of GPUs join by sub-groups where the device has them: fewer barriers, sums in
                             an order of the device's own                                                   (0)
+    MINIGRAD_WINOGRAD       4: convolutions of three taps may be computed by Winograd's algorithm, with errors of up to
+                            3e-6 of the largest result where sums of products have 5e-7; 2: by its smaller form, which
+                            has as little as these; 0: never                                               (4)
     MINIGRAD_JIT            0: functions under `jit` run eagerly                                           (1)
     MINIGRAD_PACKED_MB      memory for what `jit` packs or computes of constants once, 0: none           (256)
     MINIGRAD_LAZY_MB        what values that nobody has read may keep in memory, before they are computed; 0: any (512)
@@ -71,6 +74,7 @@ class Config:
     opencl_plans: str = "auto"
     allow_tf32: bool = False
     sub_groups: bool = False
+    winograd: int = 4
     jit: bool = True
     shared_memory: bool = True
     jit_check: bool = False
@@ -85,12 +89,13 @@ class Config:
     test_devices: tuple[str, ...] = ()
 
     @property
-    def units(self) -> tuple[bool, bool, bool]:
-        """The settings that decide which features of a device programs may use: (allow_tf32, sub_groups, poison)."""
-        return self.allow_tf32, self.sub_groups, self.poison
+    def units(self) -> tuple[bool, ...]:
+        """The settings that decide which features of a device programs may use: (allow_tf32, sub_groups, poison,
+        winograd by the smaller form, by the larger one)."""
+        return self.allow_tf32, self.sub_groups, self.poison, self.winograd >= 2, self.winograd >= 4
 
     @property
-    def planning(self) -> tuple[bool, bool, bool, bool, tuple[tuple[str, str], ...], int]:
+    def planning(self) -> tuple[bool | int | tuple[tuple[str, str], ...], ...]:
         """The settings that decide what kernels there are and how they run: part of the keys of plans and captures."""
         return *self.units, self.tuned, self.plans, self.memory
 
@@ -114,6 +119,8 @@ class Config:
             raise ConfigError(f"[config] expected plans to be pairs of a kernel's name and a text, got {self.plans!r}")
         if self.opencl_plans not in ("auto", "cpu", "gpu"):
             raise ConfigError(f"[config] expected opencl_plans to be auto, cpu or gpu, got {self.opencl_plans!r}")
+        if type(self.winograd) is not int or self.winograd not in (0, 2, 4):
+            raise ConfigError(f"[config] expected winograd to be 0, 2 or 4, got {self.winograd!r}")
         if self.cpu not in CPU_LEVELS:
             raise ConfigError(f"[config] expected cpu to be one of {', '.join(CPU_LEVELS)}, got {self.cpu!r}")
         for field in ("cache_dir", "test_data"):
@@ -227,6 +234,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "MINIGRAD_OPENCL_PLANS": ("opencl_plans", lambda _, text: text.lower()),
     "MINIGRAD_ALLOW_TF32": ("allow_tf32", _boolean),
     "MINIGRAD_SUB_GROUPS": ("sub_groups", _boolean),
+    "MINIGRAD_WINOGRAD": ("winograd", _integer),
     "MINIGRAD_JIT": ("jit", _boolean),
     "MINIGRAD_SHARED_MEMORY": ("shared_memory", _boolean),
     "MINIGRAD_JIT_CHECK": ("jit_check", _boolean),

@@ -16,6 +16,9 @@ BYTE_PRODUCTS = {(True, True): "dot-ss", (False, True): "dot-us", (True, False):
 SUB_GROUPS, SIZED_SUB_GROUPS = "sub-groups", "sized sub-groups"
 """Features of targets that have sub-groups, and of those where a kernel says how large they are."""
 
+WINOGRAD = {2: "winograd-2", 4: "winograd-4"}
+"""Features of targets on which convolutions may be computed by Winograd's algorithm, by the outputs of a form."""
+
 MIN_LOCAL_MEMORY, MIN_GROUP = 16 * 1024, 64
 
 

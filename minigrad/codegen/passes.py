@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -20,7 +21,9 @@ from minigrad.codegen.ir.text import print_function
 from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.ir.walk import has_scratch, touched
 from minigrad.codegen.kernel.nodes import Kernel, Nest, Param
+from minigrad.codegen.kernel.nodes import Store as KernelStore
 from minigrad.codegen.kernel.text import print_kernel
+from minigrad.codegen.kernel.walk import statements
 from minigrad.codegen.lowering.arguments import beginning, from_first, of_any_length, with_arguments
 from minigrad.codegen.lowering.borders import split_borders
 from minigrad.codegen.lowering.collapse import collapse
@@ -42,10 +45,10 @@ from minigrad.codegen.plan.groups import check_room
 from minigrad.codegen.plan.several import AnyPlan, BlockPlan
 from minigrad.codegen.plan.sizes import shares_sizes, with_sizes_as_dims
 from minigrad.codegen.plan.steps import Plan
-from minigrad.codegen.policy import scan
+from minigrad.codegen.policy import pointwise, scan
 from minigrad.codegen.policy.attention_decode import split_keys
 from minigrad.codegen.policy.blocks import block_form
-from minigrad.codegen.policy.choose import choose_plans, general_plan_of, product_plan, stored
+from minigrad.codegen.policy.choose import choose_plans, general_plan_of, product_plan
 from minigrad.codegen.policy.cut import cut_columns
 from minigrad.codegen.policy.lanes import with_widest
 from minigrad.codegen.policy.scan import as_block
@@ -55,6 +58,7 @@ from minigrad.codegen.policy.thin import transpose_thin
 from minigrad.codegen.policy.tiles import split_tiles
 from minigrad.codegen.policy.window import plane_extents
 from minigrad.codegen.policy.window_groups import split_planes
+from minigrad.codegen.policy.winograd import winograd
 from minigrad.codegen.transforms.bounded_sums import bounded_sums
 from minigrad.codegen.transforms.budget import limit_iterations
 from minigrad.codegen.transforms.read_words import read_words
@@ -232,7 +236,8 @@ def _shared_out(flat: Kernel, nest: Nest, scratch: list[Param], target: Target) 
                   split_tiles,      # so is a product with too few tiles for all units
                   split_planes)     # so is a gradient by weights with too few planes for them
     else:
-        splits = (split_reduction,
+        splits = (winograd,         # a convolution of three taps has fewer multiplications
+                  split_reduction,
                   split_keys,       # attention of few rows goes through parts of the keys
                   cut_columns,      # last columns of a product that fill no vector are dot products
                   transpose_thin,   # a product with few columns reads its small operand along the sum
@@ -244,29 +249,38 @@ def _shared_out(flat: Kernel, nest: Nest, scratch: list[Param], target: Target) 
 
 
 def parts_of(flat: Kernel, units: Sequence[Unit], scratch: Sequence[Param]) -> list[Kernel]:
-    """The kernel of each stage. A buffer between stages is an output of that which writes it and an input of those
-    after it."""
-    found, written = [], set[str]()
+    """The kernel of each stage. A buffer between stages is an output of those that write it and an input of others."""
+    found = []
     for nests, _ in units:
-        params = [replace(p, mode="in") if p.name in written else p for p in scratch]
+        own = {s.param for s in statements(nests) if isinstance(s, KernelStore)}
+        params = [p if p.name in own else replace(p, mode="in") for p in scratch]
         found.append(replace(flat, params=(*flat.params, *params)).with_nests(nests))
-        written.update(*map(stored, nests))
     return found
 
 
 def _staged(flat: Kernel, units: Sequence[Unit], scratch: Sequence[Param], target: Target) -> Staged:
-    """The stages of nests with their plans."""
-    stages = []
-    for k, (part, (nests, plan)) in enumerate(zip(parts_of(flat, units, scratch), units, strict=True)):
-        name = f"{flat.name}_{k}" if len(units) > 1 else flat.name
-        stages.append(_stage(part, nests, plan, name, target))
+    """The stages of nests with their plans; those that differ in where they begin are one."""
+    stages, made = list[Stage](), dict[tuple[Kernel, AnyPlan], Stage]()
+    parts = parts_of(flat, units, scratch)
+    shared = len(units) > 1 and shares_sizes(target)
+    first = [run(from_first, part, of=(part, ())) if shared and isinstance(plan, Plan) else (part, {})
+             for part, (_, plan) in zip(parts, units, strict=True)]
+    alike = Counter([(part, plan) for (part, _), (_, plan) in zip(first, units, strict=True)])
+    for k, (part, (nests, plan)) in enumerate(zip(parts, units, strict=True)):
+        general, begins = first[k]
+        if alike[general, plan] == 1 and not (isinstance(plan, Plan) and plan.sizes):
+            general, begins = part, {}
+        if (general, plan) not in made:
+            name = f"{flat.name}_{k}" if len(units) > 1 else flat.name
+            made[general, plan] = _stage(general, general.nests, plan, name, target)
+        stages.append(replace(made[general, plan], nests=nests, begins=begins))
     whole = replace(flat, params=(*flat.params, *scratch))
     return Staged(whole, tuple(stages), tuple((p.dtype, p.shape[0]) for p in scratch))
 
 
 def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, target: Target) -> Stage:
     """The loops of one launch. Raises PlanError for a user's plan that does not fit."""
-    general, values, begins = kernel.with_nests(nests), tuple[Index, ...](), dict[str, int]()
+    general, values = kernel.with_nests(nests), tuple[Index, ...]()
     part, shared = (kernel, ()), plan
     with naming(name):
         # Layers that differ in sizes only are one program, where nothing is gained from knowing the sizes, and so are
@@ -274,8 +288,6 @@ def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, ta
         if isinstance(plan, BlockPlan) and len(nests) > 1 and shares_sizes(target):
             general, values = run(with_arguments, general, nests, plane_extents(nests), False, of=part)
         elif isinstance(plan, Plan) and plan.results is None and shares_sizes(target):
-            if plan.sizes and name != kernel.name:
-                general, begins = run(from_first, general, of=part)  # other stages may begin elsewhere
             general, shared, values = run(with_sizes_as_dims, general, plan, of=part)
         known = dict(zip(general.dims, dims := (*kernel.dims, *values), strict=True))
         if isinstance(plan, BlockPlan):
@@ -289,7 +301,7 @@ def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, ta
             checks().check_copies(kernel, nests[0], plan)
     if plan.pattern == PATTERN:
         verify_function(function)
-    return Stage(function, plan, nests, dims, subs(extent_of(function), known), begins)
+    return Stage(function, plan, nests, dims, subs(extent_of(function), known))
 
 
 def _stages_of_block(kernel: Kernel, target: Target) -> Staged:
@@ -320,7 +332,7 @@ def _bound(staged: Staged, values: dict[Var, Index], begins: dict[str, int]) -> 
 
 def forget_stages() -> None:
     """Drops the stages that were planned so far: something that plans depend on has changed."""
-    for cache in (stages_of, drafted, _beginning_of, _stages_of_flat, build_nests, product_plan):
+    for cache in (stages_of, drafted, _beginning_of, _stages_of_flat, build_nests, product_plan, pointwise.cheapest):
         cache.cache_clear()
 
 

@@ -14,9 +14,9 @@ import numpy as np
 from minigrad.config import current
 from minigrad.program import Program
 from minigrad.stores import Store, at_once
-from minigrad.target import MARGINS, SUB_GROUPS, Target, Tuned
+from minigrad.target import MARGINS, SUB_GROUPS, WINOGRAD, Target, Tuned
 
-ASKED_FOR = "mma-tf32", SUB_GROUPS, MARGINS
+ASKED_FOR = "mma-tf32", SUB_GROUPS, MARGINS, *WINOGRAD.values()
 """Features that change what is computed or where: programs use them where `Config.units`, in this order, says so."""
 
 __all__ = ["Buffer", "Device", "Launch", "Program", "grouped"]
@@ -131,10 +131,10 @@ class Device(ABC):
 
     @target.setter
     def target(self, target: Target) -> None:
-        self._targets = {}
+        self._targets, own = {}, {MARGINS, *(() if target.is_gpu else WINOGRAD.values())}
         for asked in product((False, True), repeat=len(ASKED_FOR)):
             left_out = frozenset(compress(ASKED_FOR, map(not_, asked)))
-            self._targets[asked] = replace(target, features=(target.features | {MARGINS}) - left_out)
+            self._targets[asked] = replace(target, features=(target.features | own) - left_out)
         self._tuned = self._targets
 
     @property

@@ -110,7 +110,8 @@ def draw(seed: int, devices: Sequence[str] = ("CPU",)) -> Network:
     plans = d.pick(("auto", "cpu", "gpu")) if device.startswith("CL") else "auto"
     return pruned(Network(
         tuple(ops), outputs, seed, d.pick(DTYPES), device, d.pick(("weighted",) * 4 + ("square",)), wanted,
-        calls=3 if d.chance(0.2) else 0, poison=d.chance(0.5), threads=d.pick((1, 2, 2, 3)), opencl_plans=plans))
+        calls=3 if d.chance(0.2) else 0, poison=d.chance(0.5), threads=d.pick((1, 2, 2, 3)), opencl_plans=plans,
+        winograd="always" if d.chance(0.3) else "auto"))
 
 
 def work(w: Written, first: int) -> float:

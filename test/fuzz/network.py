@@ -35,7 +35,8 @@ class Network:
 
     `loss`: 'weighted' (the sum of outputs times fixed numbers) or 'square'. `wanted`: 'values', 'gradients' (by inputs
     and parameters), 'all' (both in one realize), 'parts' (both, one by one), 'second' (second derivatives). `calls`: 0
-    is eager, else the function is captured and called so often, with other numbers each time.
+    is eager, else the function is captured and called so often, with other numbers each time. `winograd`: 'auto', or
+    'always', wherever the algorithm fits.
     """
 
     ops: tuple[Op, ...]
@@ -50,6 +51,7 @@ class Network:
     threads: int = 2
     opencl_plans: str = "auto"
     cpu: str = "native"
+    winograd: str = "auto"
 
     def to_json(self) -> str:
         """One line of text that `from_json` reads."""

@@ -15,6 +15,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 import minigrad
 from fuzz.network import META, Network, Written, cotangents, numbers
 from minigrad import Tensor, config, devices, jit
+from minigrad.codegen.passes import forget_stages
+from minigrad.codegen.policy import winograd
+from minigrad.engine.compiled import forget_plans
 from minigrad.nn import functional
 
 OURS = {"F": functional, "Tensor": Tensor, "cat": minigrad.cat, "where": minigrad.where, "einsum": minigrad.einsum,
@@ -126,8 +129,32 @@ def settings(network: Network, device: str) -> Iterator[None]:
     if network.opencl_plans == "gpu" and device.startswith("CL"):
         device = _as_gpu(device)
     more: dict[str, Any] = {"poison": network.poison} if hasattr(config.current(), "poison") else {}
-    with config(device=device, threads=network.threads, **more):
+    with config(device=device, threads=network.threads, **more), always_winograd(network.winograd == "always"):
         yield
+
+
+@contextmanager
+def always_winograd(always: bool) -> Iterator[None]:
+    """Has every convolution that the algorithm fits computed by it; what was planned before and is planned here is
+    forgotten."""
+    if not always:
+        yield
+        return
+    before = winograd.LAUNCH, winograd.MIN_SIDE
+    winograd.LAUNCH, winograd.MIN_SIDE = -10 ** 12, 2
+    try:
+        with config(disk_cache=False):
+            forget()
+            yield
+    finally:
+        winograd.LAUNCH, winograd.MIN_SIDE = before
+        forget()
+
+
+def forget() -> None:
+    """Drops all plans."""
+    forget_stages()
+    forget_plans()
 
 
 @cache

@@ -9,7 +9,8 @@ from fuzz.network import Network, Op, Shape, pruned
 
 PLAIN: dict[str, tuple[Any, ...]] = {
     "calls": (0,), "poison": (False,), "dtype": ("float32",), "loss": ("weighted",), "threads": (1,),
-    "wanted": ("values", "gradients"), "opencl_plans": ("auto",), "device": ("CPU",), "cpu": ("native",)}
+    "wanted": ("values", "gradients"), "opencl_plans": ("auto",), "device": ("CPU",), "cpu": ("native",),
+    "winograd": ("auto",)}
 """Settings, and what they had better be."""
 
 

@@ -16,10 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from math import ceil, prod
+from operator import itemgetter
 
 from minigrad.codegen.cost.footprint import Footprint, misses
 from minigrad.codegen.cost.loop_counts import AT_ONCE, LoopCounts
+from minigrad.codegen.cost.reads import Read, together
 from minigrad.codegen.cost.terms import terms
 from minigrad.codegen.kernel.access import MAX_STRIDE, typical
 from minigrad.codegen.kernel.nodes import Define, Nest, Store
@@ -101,18 +104,6 @@ def counts(loops: Loops, target: Target) -> Counts:
     return _Counter(loops, target).counted()
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
-    """A value that is read inside the loops of a statement, or stored, at an offset of a buffer; `copy` is the step
-    that makes a copy which is read in its place."""
-
-    value: Value
-    buffer: str
-    offset: Index
-    bytes: int
-    copy: Stage | None = None
-
-
 class _Counter(LoopCounts):
     def __init__(self, loops: Loops, target: Target):
         super().__init__(loops)
@@ -126,16 +117,13 @@ class _Counter(LoopCounts):
 
     def counted(self) -> Counts:
         nest, found = self.loops.nest, self.found
-        for u, around in self.statements(nest, self.of(nest.domain)):
-            if isinstance(u, tuple):
-                self.sums(u, around)
-            else:
-                if isinstance(u, Store) and not self.loops.results_at:
-                    self.computes((u.value,), around, [Read(u.value, u.param, u.indices[0], u.value.dtype.itemsize)])
-                    self.stores(u.indices[0], around)
+        for around, inside in groupby(self.statements(nest, self.of(nest.domain)), key=itemgetter(1)):
+            for is_sum, group in groupby([u for u, _ in inside], key=lambda u: isinstance(u, tuple)):
+                if is_sum:
+                    for u in group:
+                        self.sums(u, around)  # type: ignore[arg-type]
                 else:
-                    self.computes((u.value,), around)
-                self.iterates(around)
+                    self.flat(list(group), around)  # type: ignore[arg-type]
         for s in self.stages.values():
             self.copies(s)
         for r in self.loops.of(Results):
@@ -143,6 +131,15 @@ class _Counter(LoopCounts):
         workers = prod([self.trips[x] for x in self.loops.order if self.kind[x] == "parallel"])
         found.waiting = ceil(workers / self.target.units) / max(workers, 1)
         return found
+
+    def flat(self, body: Sequence[Define | Store], around: tuple[str, ...]) -> None:
+        """Statements that share their loops, sums aside."""
+        stored = [s for s in body if isinstance(s, Store) and not self.loops.results_at]
+        self.computes(tuple([s.value for s in body]), around, [
+            Read(s.value, s.param, s.indices[0], s.value.dtype.itemsize) for s in stored])
+        for s in stored:
+            self.stores(s.indices[0], around)
+        self.iterates(around)
 
     def statements(self, nest: Nest, around: tuple[str, ...]) -> Iterator[tuple[Flat, tuple[str, ...]]]:
         """The statements with the loops around them, outermost first."""
@@ -277,7 +274,8 @@ class _Counter(LoopCounts):
         ahead = {s.operand for s in self.loops.of(Ahead)}
         while around and self.kind[around[-1]] == "unroll":  # in registers
             inside.append(around.pop())
-        found = [Footprint(r.bytes, self.touched(r), self.steps(r), waits=r.buffer not in ahead) for r in reads]
+        found = [Footprint(span, self.touched(r), self.steps(r), waits=r.buffer not in ahead)
+                 for r, span in together(reads)]
         for x in inside:
             found = [f.around(x, self.trips[x]) for f in found]
         (near, runs), (far, far_runs) = misses(found, [(x, self.trips[x]) for x in around], self.target)

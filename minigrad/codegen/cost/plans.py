@@ -10,7 +10,7 @@ The counts are those of `counts.py`, and what one costs is a fact of the machine
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from minigrad.codegen.cost.counts import Counts, counts
 from minigrad.codegen.cost.footprint import FULL
@@ -50,11 +50,8 @@ def estimate(nest: Nest, plan: Plan, target: Target) -> Estimate:
 
 
 def cheapest_plan(nest: Nest, plans: Sequence[Plan], target: Target) -> Plan:
-    """The cheapest of some plans of a nest, for one worker."""
-    if len(plans) == 1:
-        return plans[0]
-    one = replace(target, units=1)
-    return min(plans, key=lambda plan: estimate(nest, plan, one).cycles)
+    """The cheapest of some plans of a nest."""
+    return min(plans, key=lambda plan: estimate(nest, plan, target).cycles) if len(plans) > 1 else plans[0]
 
 
 def of_counts(c: Counts, target: Target) -> Estimate:

@@ -7,7 +7,8 @@ loop around them: then lines are read and written whole.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import lru_cache, partial
 from math import ceil
 
 from minigrad.codegen.cost.plans import cheapest_plan
@@ -28,6 +29,12 @@ HEAVY = 40
 
 
 def plan(nest: Nest, target: Target) -> Plan:
+    """The cheapest plan, on a processor for any number of workers."""
+    return cheapest(nest, target if target.is_gpu else replace(target, units=1))
+
+
+@lru_cache(maxsize=2048)
+def cheapest(nest: Nest, target: Target) -> Plan:
     """The cheapest plan."""
     found = accesses(nest)
     return cheapest_plan(nest, list(plans(nest, found, domain_order(nest, found), target)), target)
@@ -40,7 +47,8 @@ def plans(nest: Nest, found: Sequence[Access], order: list[Var], target: Target)
     for v in order:
         if wide[v] and all([a.step(v) == 1 or (a.kind == "load" and a.step(v) == 0) for a in found]):
             width = min(wide[v], key=partial(operations, v))
-            yield of_order(nest, [o for o in order if o is not v] + [v], v, width, target, vectors(nest, v, width))
+            last, count = [*[o for o in order if o is not v], v], vectors(nest, v, width)
+            yield of_order(nest, last, v, width, target, count, "rest")
             return
     yield of_order(nest, order, None, 1, target)
     near = [v for v in order if any([follows(a, v) for a in found])]
@@ -66,9 +74,10 @@ def vectors(nest: Nest, v: Var, width: int) -> int:
     return count
 
 
-def of_order(nest: Nest, order: Sequence[Var], v: Var | None, width: int, target: Target, count: int = 1) -> Plan:
+def of_order(nest: Nest, order: Sequence[Var], v: Var | None, width: int, target: Target, count: int = 1,
+             edge: str = "back") -> Plan:
     """The plan with loops in an order, so many vectors along `v` at once."""
     counts = [ceil(extent(o) / (width * count if o is v else 1)) for o in order]
     lanes = v.name if v is not None else ""
     return general_plan("pointwise", nest, Choice(tuple([o.name for o in order]), parallel_prefix(counts, target),
-                                                  {lanes: count}, lanes=lanes, width=width))
+                                                  {lanes: count}, edge, lanes=lanes, width=width))
