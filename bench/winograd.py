@@ -38,14 +38,19 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     with config(threads=1):
         for layer in QUICK if options.quick else LAYERS:
-            for name, call, exact in works(options.batch, *layer):
+            for name, call, given, exact in works(options.batch, *layer):
                 print(row(f"{options.batch} x {layer[0]:3} -> {layer[1]:3}, {layer[2]:3} x {layer[2]:3} {name:8}", call,
-                          exact), flush=True)
+                          given, exact), flush=True)
     return 0
 
 
-def works(batch: int, channels: int, kernels: int, side: int) -> Iterator[tuple[str, Callable[[], Tensor], np.ndarray]]:
-    """The convolution and its gradients: name, a captured call, and the result in float64."""
+Call = Callable[[Tensor, Tensor], Tensor]
+"""A function of an image and of the gradient of the results; taps are constants."""
+
+
+def works(batch: int, channels: int, kernels: int, side: int) -> Iterator[tuple[str, Call, tuple[Tensor, Tensor],
+                                                                                np.ndarray]]:
+    """The convolution and its gradients: name, call and what it is given, and the result in float64."""
     rng = np.random.default_rng(channels + side)
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in (
         (batch, channels, side, side), (kernels, channels, 3, 3), (batch, kernels, side, side))]
@@ -60,24 +65,25 @@ def works(batch: int, channels: int, kernels: int, side: int) -> Iterator[tuple[
     with config(device="NUMPY"):
         a, b, c = [Tensor(v).double() for v in arrays]
         exact = [a.conv2d(b, padding=1).numpy(), gradient(0, a, b, c).numpy(), gradient(1, a, b, c).numpy()]
-    calls: list[Callable[[], Tensor]] = [lambda: x.conv2d(w, padding=1), lambda: gradient(0, x, w, g),
-                                         lambda: gradient(1, x, w, g)]
-    yield from zip(("forward", "data", "taps"), calls, exact, strict=True)
+    calls: list[Call] = [lambda x, g: x.conv2d(w, padding=1), lambda x, g: gradient(0, x, w, g),
+                         lambda x, g: gradient(1, x, w, g)]
+    for name, call, wanted in zip(("forward", "data", "taps"), calls, exact, strict=True):
+        yield name, call, (x, g), wanted
 
 
-def row(name: str, call: Callable[[], Tensor], exact: np.ndarray) -> str:
+def row(name: str, call: Call, given: tuple[Tensor, Tensor], exact: np.ndarray) -> str:
     """A line of the table."""
     seconds, errors = dict[int, float](), dict[int, float]()
-    captured = {form: jit(lambda: call().realize()) for form in FORMS}
+    captured = {form: jit(lambda x, g: call(x, g).realize()) for form in FORMS}
     for form in FORMS:
         with config(winograd=form):
-            made = [captured[form]() for _ in range(4)][-1].numpy()
+            made = [captured[form](*given) for _ in range(4)][-1].numpy()
         seconds[form], errors[form] = float("inf"), float(np.abs(made - exact).max() / np.abs(exact).max())
     for _ in range(SAMPLES):
         for form in FORMS:
             with config(winograd=form):
                 start = process_time()
-                captured[form]()
+                captured[form](*given)
                 minigrad.synchronize()
                 seconds[form] = min(seconds[form], process_time() - start)
     return (f"{name}  {seconds[0] * 1e3:8.3f} ms  " + "  ".join(f"{seconds[0] / seconds[f]:5.2f}x" for f in FORMS[1:])

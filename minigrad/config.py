@@ -19,7 +19,7 @@
     MINIGRAD_SUB_GROUPS     1: reductions of GPUs join by sub-groups where the device has them: fewer barriers, sums in
                             an order of the device's own                                                   (0)
     MINIGRAD_WINOGRAD       4: convolutions of three taps may be computed by Winograd's algorithm, with errors of up to
-                            3e-6 of the largest result where sums of products have 5e-7; 2: by its smaller form, which
+                            5e-6 of the largest result where sums of products have 5e-7; 2: by its smaller form, which
                             has as little as these; 0: never                                               (4)
     MINIGRAD_JIT            0: functions under `jit` run eagerly                                           (1)
     MINIGRAD_PACKED_MB      memory for what `jit` packs or computes of constants once, 0: none           (256)

@@ -26,28 +26,37 @@ LAUNCH = 5000
 """Cycles that a stage takes besides, until all workers have begun and ended it."""
 
 
+TAPS_SHARE = 0.125
+"""Part of the time of transforming taps that counts: captures do it once, training once for all examples."""
+
+
 def winograd(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
-    """The nests of a convolution by the largest form that is allowed, if that is cheaper; else the nest itself."""
-    conv = suited(nest) if target.features.intersection(WINOGRAD.values()) else None
+    """The nests of a convolution by the cheaper form of those that are allowed, if it is cheaper; else the nest itself.
+    The smaller form is looked at where the larger one does not halve the time."""
+    allowed = [outputs for outputs, feature in WINOGRAD.items() if feature in target.features]
+    conv = suited(nest) if allowed else None
     if conv is None:
         return [nest]
-    how = form(max(outputs for outputs, feature in WINOGRAD.items() if feature in target.features))
-    one, between, pieces = replace(target, units=1), list(scratch), pieces_of(conv, how, target)
-    if not pieces:
-        return [nest]
-    last = has_channels_last(conv, how, target)
-    nests = nests_of(pieces, how, last, between)
-    part = nests if len(pieces) == 1 else nests_of(pieces[:1], how, last, list(scratch))
-    once, each = (part[-1], part[:-1]) if conv.of_taps else (part[0], part[1:])
-    if cycles(once, one) + sum([cycles(n, one) + LAUNCH for n in each]) * len(pieces) >= cycles(nest, one):
-        return [nest]
-    scratch += between[len(scratch):]
-    return nests
+    one, best, made = replace(target, units=1), [nest], list(scratch)
+    direct = least = cycles(nest, one)
+    for how in map(form, sorted(allowed, reverse=True)):
+        between, pieces, last = list(scratch), pieces_of(conv, how, target), has_channels_last(conv, how, target)
+        if not pieces or least < direct / 2:
+            continue
+        nests = nests_of(pieces, how, last, between)
+        part = nests if len(pieces) == 1 else nests_of(pieces[:1], how, last, list(scratch))
+        once, each = (part[-1], part[:-1]) if conv.of_taps else (part[0], part[1:])
+        total = cycles(once, one) * (1 if conv.of_taps else TAPS_SHARE)
+        total += sum([cycles(n, one) + LAUNCH for n in each]) * len(pieces)
+        if total < least:
+            least, best, made = total, nests, between
+    scratch += made[len(scratch):]
+    return best
 
 
 def has_channels_last(conv: Convolution, how: Form, target: Target) -> bool:
-    """True where the tiles of a row fill no vector: then lanes go along channels."""
-    return extent(conv.axes[-1].place) < how.outputs * target.lanes(32)
+    """True where the tiles of a row are no multiple of half a vector: then lanes go along channels."""
+    return ceil(extent(conv.axes[-1].place) / how.outputs) % max(target.lanes(32) // 2, 1) != 0
 
 
 def pieces_of(conv: Convolution, how: Form, target: Target) -> list[Convolution]:
