@@ -12,6 +12,7 @@ from minigrad.codegen.passes import Staged, render, stages_of
 from minigrad.codegen.plan.several import BlockPlan
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.policy.blocks import block_form
+from minigrad.codegen.policy.choose import next_best
 from minigrad.codegen.policy.packed import why_unpacked
 from minigrad.codegen.policy.window import why_unstaged
 from minigrad.engine.tuned import tuned
@@ -89,6 +90,7 @@ def texts(made: Schedule, stage: str, target: Target) -> Iterator[str]:
                 notes = [why(s.nests[0], target) for why in (why_unpacked, why_unstaged)] if general else []
                 if isinstance(s.plan, Plan) and not target.is_gpu:
                     notes.append(f"predicted: {estimate(s.nests[0], s.plan, target)}")
+                    notes += next_best(s.nests[0], s.plan, target)
                 head, *steps = str(s.plan).splitlines()
                 whole = staged.kernel if staged.kernel.block is not None else staged.kernel.with_nests(s.nests)
                 if isinstance(s.plan, BlockPlan) and whole.block is None:

@@ -1,4 +1,6 @@
 """`show` prints every text on the way from a Tensor to machine code, and runs nothing."""
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,10 @@ from minigrad.errors import MinigradError
 def example() -> Tensor:
     x = Tensor(np.ones((33, 100), np.float32), device="CPU")
     return x.softmax()
+
+
+def leaf(*shape: int) -> Tensor:
+    return Tensor(np.ones(shape, np.float32), device="CPU")
 
 
 def test_graph() -> None:
@@ -62,3 +68,19 @@ def test_debug_prints_while_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(1, 3).startswith("realize on CPU: sum f32[5]; ") and "1 launch, known plan" in run(1, 3)
     assert "kernel " in run(2, 7) and "kernel " not in run(2, 7)  # a known plan is not shown again
     assert "func " in run(3, 9) and "define " in run(4, 11)
+
+
+@pytest.mark.parametrize("made", [
+    lambda: leaf(100, 200) @ leaf(200, 300), lambda: leaf(512, 512).transpose(0, 1) + 1.0
+], ids=["product", "transpose"])
+def test_the_next_best_plans(made: Callable[[], Tensor]) -> None:
+    """The cheapest is the one that is chosen; others follow by what they are predicted to take."""
+    lines = [line.strip() for line in show(made(), stage="plan").splitlines()]
+    predicted = [line for line in lines if line.startswith(("# predicted:", "# or "))]
+    cycles = [float(line.split(" cycles")[0].split()[-1]) for line in predicted]
+    assert len(cycles) == 3 and cycles[1] <= cycles[2] and cycles[0] <= cycles[1] * 1.05
+    assert all(", order " in line and "most of them" in line for line in predicted[1:])
+
+
+def test_what_nothing_was_compared_with_has_no_other_plan() -> None:
+    assert "# or " not in show(leaf(64, 64) + 1.0, stage="plan")

@@ -135,19 +135,19 @@ def settings(network: Network, device: str) -> Iterator[None]:
 
 @contextmanager
 def always_winograd(always: bool) -> Iterator[None]:
-    """Has every convolution that the algorithm fits computed by it; what was planned before and is planned here is
-    forgotten."""
+    """Has every convolution that the algorithm fits computed by it, in pieces; what was planned before and is planned
+    here is forgotten."""
     if not always:
         yield
         return
-    before = winograd.LAUNCH, winograd.MIN_SIDE
-    winograd.LAUNCH, winograd.MIN_SIDE = -10 ** 12, 2
+    before = winograd.LAUNCH, winograd.MIN_SIDE, winograd.ROOM
+    winograd.LAUNCH, winograd.MIN_SIDE, winograd.ROOM = -10 ** 12, 2, 0.05  # type: ignore[assignment]
     try:
         with config(disk_cache=False):
             forget()
             yield
     finally:
-        winograd.LAUNCH, winograd.MIN_SIDE = before
+        winograd.LAUNCH, winograd.MIN_SIDE, winograd.ROOM = before
         forget()
 
 

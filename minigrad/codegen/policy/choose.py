@@ -12,6 +12,7 @@ from minigrad.codegen.kernel.access import reductions
 from minigrad.codegen.kernel.nodes import Nest, Store
 from minigrad.codegen.plan.several import AnyPlan, BlockPlan, JoinedPlan, Plan
 from minigrad.codegen.plan.sizes import shares_copies, shares_sizes, with_sizes
+from minigrad.codegen.plan.steps import Order, Sizes, Stage
 from minigrad.codegen.policy import (
     contraction,
     group_reduction,
@@ -79,6 +80,26 @@ def cycles(nest: Nest, target: Target) -> float:
     """The cycles that a nest takes by its plan."""
     nest, plan = choose_plan(nest, target)
     return estimate(nest, plan, target).cycles if isinstance(plan, Plan) else inf
+
+
+def next_best(nest: Nest, plan: Plan, target: Target) -> list[str]:
+    """Lines about the two cheapest of the other plans that were compared for a nest: the order of loops, copies, and
+    cycles with what most of them are for."""
+    one, found = replace(target, units=1), list[tuple[Nest, Plan]]()
+    if reductions(nest):
+        ways = [way for way in product_ways(nest, one) if way.choices]
+        found = [way.made(way.choices[0][1], one) for way in ways]
+    elif plan.pattern == "pointwise":
+        found = [(nest, p) for p in pointwise.compared(nest, one)]
+    made = {str(p): (p, estimate(n, p, one)) for n, p in found if bare(p) != bare(plan)}
+    best = sorted(made.values(), key=lambda x: x[1].cycles)[:2]
+    return [f"or {p.pattern}, {'; '.join(str(s) for s in p.steps if isinstance(s, Order | Stage))}: {e}"
+            for p, e in best]
+
+
+def bare(plan: Plan) -> Plan:
+    """The plan without the step that says which sizes are arguments."""
+    return replace(plan, steps=tuple([s for s in plan.steps if not isinstance(s, Sizes)]))
 
 
 def _first_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:

@@ -36,8 +36,13 @@ def plan(nest: Nest, target: Target) -> Plan:
 @lru_cache(maxsize=2048)
 def cheapest(nest: Nest, target: Target) -> Plan:
     """The cheapest plan."""
+    return cheapest_plan(nest, compared(nest, target), target)
+
+
+def compared(nest: Nest, target: Target) -> list[Plan]:
+    """The plans of which one is chosen."""
     found = accesses(nest)
-    return cheapest_plan(nest, list(plans(nest, found, domain_order(nest, found), target)), target)
+    return list(plans(nest, found, domain_order(nest, found), target))
 
 
 def plans(nest: Nest, found: Sequence[Access], order: list[Var], target: Target) -> Iterator[Plan]:
