@@ -21,7 +21,8 @@ from minigrad.codegen.plan.block import COMPUTED
 from minigrad.codegen.plan.check import check
 from minigrad.codegen.plan.loops import Loops, Step
 from minigrad.codegen.plan.several import AnyPlan
-from minigrad.codegen.plan.steps import Ahead, Bind, Fuse, Order, Plan, Sizes, Split, Stage, resolve
+from minigrad.codegen.plan.sizes import without_sizes
+from minigrad.codegen.plan.steps import Ahead, Bind, Fuse, Order, Plan, Split, Stage, resolve
 from minigrad.errors import InternalError, MinigradError
 from minigrad.expr import variables
 
@@ -73,7 +74,7 @@ def _alternatives(nest: Nest, plan: Plan) -> Iterator[Iterable[Plan]]:
              *_prefetches(nest, plan, loops))
     yield from [(other,) for other in every]
     if plan.sizes:
-        yield (replace(plan, steps=tuple([s for s in plan.steps if not isinstance(s, Sizes)])),)
+        yield (without_sizes(plan),)
 
 
 def _changed(plan: Plan, old: Step, *new: Step) -> Plan:

@@ -47,6 +47,11 @@ def shares_copies(target: Target) -> bool:
     return target.language == "llvm" and not target.is_gpu
 
 
+def without_sizes(plan: Plan) -> Plan:
+    """The plan without the step that says which sizes are arguments."""
+    return replace(plan, steps=tuple([s for s in plan.steps if not isinstance(s, Sizes)]))
+
+
 def with_sizes(nest: Nest, plan: Plan) -> Plan:
     """The plan with all extents as arguments that its loops need not know, where nothing is proved from them: where
     indices are sums of multiples of the nest's variables, from one place in each buffer on. Not where blocks may end
@@ -54,7 +59,7 @@ def with_sizes(nest: Nest, plan: Plan) -> Plan:
     blocks = plan.sizes
     if not {v.name for space in spaces(nest) for v in space.own}.isdisjoint(blocks):
         return plan  # the policy has chosen
-    plan = replace(plan, steps=tuple([s for s in plan.steps if not isinstance(s, Sizes)]))
+    plan = without_sizes(plan)
     if plan.results is not None or not {s.inner for s in _short(plan)} <= set(blocks):
         return plan
     plain, constant = plain_variables((nest,)), written_out(plan) | _short_rows(nest, plan)

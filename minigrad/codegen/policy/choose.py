@@ -11,8 +11,8 @@ from minigrad.codegen.cost.plans import estimate
 from minigrad.codegen.kernel.access import reductions
 from minigrad.codegen.kernel.nodes import Nest, Store
 from minigrad.codegen.plan.several import AnyPlan, BlockPlan, JoinedPlan, Plan
-from minigrad.codegen.plan.sizes import shares_copies, shares_sizes, with_sizes
-from minigrad.codegen.plan.steps import Order, Sizes, Stage
+from minigrad.codegen.plan.sizes import shares_copies, shares_sizes, with_sizes, without_sizes
+from minigrad.codegen.plan.steps import Order, Stage
 from minigrad.codegen.policy import (
     contraction,
     group_reduction,
@@ -91,15 +91,10 @@ def next_best(nest: Nest, plan: Plan, target: Target) -> list[str]:
         found = [way.made(way.choices[0][1], one) for way in ways]
     elif plan.pattern == "pointwise":
         found = [(nest, p) for p in pointwise.compared(nest, one)]
-    made = {str(p): (p, estimate(n, p, one)) for n, p in found if bare(p) != bare(plan)}
+    made = {str(p): (p, estimate(n, p, one)) for n, p in found if without_sizes(p) != without_sizes(plan)}
     best = sorted(made.values(), key=lambda x: x[1].cycles)[:2]
     return [f"or {p.pattern}, {'; '.join(str(s) for s in p.steps if isinstance(s, Order | Stage))}: {e}"
             for p, e in best]
-
-
-def bare(plan: Plan) -> Plan:
-    """The plan without the step that says which sizes are arguments."""
-    return replace(plan, steps=tuple([s for s in plan.steps if not isinstance(s, Sizes)]))
 
 
 def _first_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
