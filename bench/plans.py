@@ -1,56 +1,43 @@
 """The quality of ranking plans: cycles that `codegen/cost/plans.py` predicts beside times measured, over random
-products.
+kernels of each kind.
 
-For each product plans of all ways that its policy knows run in turn, on one thread: the one that is chosen, the
-cheapest by prediction, others by chance. Printed are the rank correlation of prediction and time, over all and within a
-product, and the loss of the first two against the fastest.
+For each kernel plans of all ways that policies know run in turn, on one thread: the one that is chosen, the cheapest
+by prediction, others by chance. Printed are the rank correlation of prediction and time, and the loss of the first two
+against the fastest. `--fit` finds the costs of a machine (`[plans]` in its file) from what was measured there.
 """
 from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
 from statistics import geometric_mean, median
 from time import process_time
 from typing import Any
 
 import numpy as np
 
-from minigrad import Tensor
-from minigrad.codegen.cost.plans import estimate
+from bench.plan_fit import fitted
+from bench.plan_kernels import KINDS, kernels
+from minigrad.codegen.cost.counts import Counts, counts
+from minigrad.codegen.cost.plans import estimate, of_counts
 from minigrad.codegen.ir.nodes import extent_of
 from minigrad.codegen.kernel.nodes import Kernel, Nest
-from minigrad.codegen.lowering.collapse import collapse
-from minigrad.codegen.lowering.flatten import flatten
-from minigrad.codegen.lowering.split import split_divisions
+from minigrad.codegen.machines.machine import Machine, machine
 from minigrad.codegen.passes import render
 from minigrad.codegen.plan.build import build
-from minigrad.codegen.plan.steps import Plan
-from minigrad.codegen.policy.choose import product_plan, product_ways
+from minigrad.codegen.plan.sizes import without_sizes
+from minigrad.codegen.plan.steps import Plan, resolve
+from minigrad.codegen.policy.choose import choose_plan, compared
 from minigrad.codegen.transforms.bounded_sums import bounded_sums
 from minigrad.runtime.device import Device, Launch
 from minigrad.runtime.registry import get_device
-from minigrad.scheduler.graph import build_graph
-from minigrad.scheduler.schedule import schedule
 
 MOST = 16
-"""Plans of a product that are measured, those of the policy and of the model among them."""
+"""Plans of a kernel that are measured, those of the policy and of the model among them."""
 
-LEAST_WORK, SAMPLE_S, SAMPLES = 1 << 17, 0.003, 7
-
-
-def product(random: np.random.Generator, device: Device) -> tuple[str, Kernel]:
-    """A product of random sizes, its second operand along the sum or across it; worth more than a launch."""
-    while True:
-        m, n, k = (int(2 ** random.uniform(2, 9)) for _ in range(3))
-        if m * n * k >= LEAST_WORK:
-            break
-    transposed = bool(random.integers(2))
-    x = Tensor(np.zeros((m, k), np.float32), device=device.name).realize()
-    w = Tensor(np.zeros((n, k) if transposed else (k, n), np.float32), device=device.name).realize()
-    graph = build_graph([(x @ (w.transpose(0, 1) if transposed else w)).node])
-    kernel = schedule(graph, frozenset(), device.target).steps[-1].kernel
-    return f"{m}x{n}x{k}" + (" transposed" if transposed else ""), collapse(flatten(split_divisions(kernel)))
+SAMPLE_S, SAMPLES = 0.003, 7
 
 
 def times(kernel: Kernel, plans: list[tuple[Nest, Plan]], device: Device) -> list[float]:
@@ -61,7 +48,7 @@ def times(kernel: Kernel, plans: list[tuple[Nest, Plan]], device: Device) -> lis
         device.copy_in(buffer, np.random.default_rng(0).standard_normal(size).astype(np.float32))
     functions = [bounded_sums(build(kernel, *plan, "product"), {}) for plan in plans]
     loaded = device.load([render(f, device.target) for f in functions])
-    launches = [[Launch(x, tuple(buffers), int(extent_of(f)))]
+    launches = [[Launch(x, (*buffers, *[1.0] * len(kernel.scalars)), int(extent_of(f)))]
                 for x, f in zip(loaded, functions, strict=True)]
 
     def seconds(launch: list[Launch], count: int) -> float:
@@ -85,47 +72,78 @@ def rank_correlation(a: list[float], b: list[float]) -> float:
     return float(np.corrcoef(ranks_a, ranks_b)[0, 1])
 
 
+def measured(name: str, kernel: Kernel, device: Device, random: np.random.Generator) -> dict[str, Any] | None:
+    """The plans of a kernel that are measured: the chosen one, the cheapest by the estimate, and others by chance; each
+    with its cycles, seconds, and counts. None where there is nothing to choose from."""
+    nest, one = kernel.nests[0], replace(device.target, units=1)
+    every = [plan for plans in compared(nest, one) for plan in plans]
+    chosen, found = choose_plan(nest, one)
+    if len(every) < 2 or not isinstance(found, Plan):
+        return None
+    cheapest = min(every, key=lambda x: estimate(x[0], x[1], one).cycles)
+    some = [every[k] for k in random.permutation(len(every))[:MOST - 2]]
+    wanted = [(n, without_sizes(p)) for n, p in [(chosen, found), cheapest, *some]]
+    kept = {p: (n, p) for n, p in wanted}
+    if len(kept) < 2:
+        return None
+    plans = [{"text": str(p), "seconds": t, "counts": asdict(counts(resolve(n, p), one))}
+             for (n, p), t in zip(kept.values(), times(kernel, list(kept.values()), device), strict=True)]
+    return {"kernel": name, "plans": plans}
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench plans", description="prediction and time of plans")
-    parser.add_argument("--count", type=int, default=200, help="products (default 200)")
+    parser.add_argument("--kinds", default="products", help=f"of kernels, with commas: {', '.join(KINDS)} (products)")
+    parser.add_argument("--count", type=int, default=200, help="kernels of each kind (200)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="CPU", help="CPU, or OpenCL on a processor, as CL:pocl")
-    parser.add_argument("--json", metavar="FILE", help="write a line for each product")
+    parser.add_argument("--json", metavar="FILE", help="append a line for each kernel")
+    parser.add_argument("--fit", nargs="+", type=Path, metavar="FILE",
+                        help="print [plans] fitted to such files, and measure nothing")
     options = parser.parse_args(arguments)
-    random, device = np.random.default_rng(options.seed), get_device(options.device)
+    device = get_device(options.device)
+    one = replace(device.target, units=1)
+    if options.fit:
+        known = [json.loads(line) for path in options.fit for line in path.read_text(encoding="utf-8").splitlines()]
+        costs = fitted(known, one)
+        print("\n".join(["[plans]", *[f"{name} = {value:.2g}" for name, value in asdict(costs).items()]]))
+        for facts in (machine(one), replace(machine(one), plans=costs)):
+            for kind in dict.fromkeys(row["kind"] for row in known):
+                print(f"{kind}\n{summary([row for row in known if row['kind'] == kind], facts)}")
+        return 0
     if device.name == "CPU" and device.target.units != 1:
         parser.error(f"expected MINIGRAD_THREADS=1, got {device.target.units} threads")
-    one = replace(device.target, units=1)
-    rows: list[dict[str, Any]] = []
-    predicted: list[float] = []
-    measured: list[float] = []
-    while len(rows) < options.count:
-        name, kernel = product(random, device)
-        nest = kernel.nests[0]
-        chosen, every = product_plan(nest, one), [w.made(c, one) for w in product_ways(nest, one) for _, c in w.choices]
-        if chosen is None or len(every) < 4:
-            continue
-        cheapest = min(every, key=lambda x: estimate(x[0], x[1], one).cycles)
-        some = [every[k] for k in random.permutation(len(every))[:MOST - 2]]
-        plans = list(dict.fromkeys([chosen, cheapest, *some]))
-        cycles, seconds = [estimate(n, p, one).cycles for n, p in plans], times(kernel, plans, device)
-        predicted, measured = predicted + cycles, measured + seconds
-        best = min(seconds)
-        rows.append({"product": name, "plans": len(plans), "correlation": rank_correlation(cycles, seconds),
-                     "model": seconds[plans.index(cheapest)] / best, "policy": seconds[0] / best, "best_s": best})
-        if options.json:
-            with open(options.json, "a", encoding="utf-8") as file:
-                file.write(json.dumps(rows[-1]) + "\n")
-    print(f"{len(rows)} products, {len(measured)} plans on {device.name}, {device.target.cpu}, processor time")
-    print(f"rank correlation  all {rank_correlation(predicted, measured):.3f}, within a product median "
-          f"{median(row['correlation'] for row in rows):.3f}")
-    ratio = [s / c for s, c in zip(measured, predicted, strict=True)]
-    off = [max(r / median(ratio), median(ratio) / r) for r in ratio]
-    print(f"error             half of all within {median(off):.2f}x of the median rate, nine tenths within "
-          f"{sorted(off)[int(0.9 * len(off))]:.2f}x")
-    for who in ("model", "policy"):
-        lost = [row[who] for row in rows]
-        print(f"{who:<6} chooses    {geometric_mean(lost):.3f}x the fastest, {np.quantile(lost, 0.95):.2f}x for 95%, "
-              f"{max(lost):.2f}x at worst, within 10% for "
-              f"{100 * sum(x <= 1.1 for x in lost) / len(lost):.0f}% of products")
+    for kind in options.kinds.split(","):
+        if kind not in KINDS:
+            parser.error(f"expected kinds among {', '.join(KINDS)}, got {kind}")
+        random, rows = np.random.default_rng(options.seed), list[dict[str, Any]]()
+        for name, kernel in kernels(kind, random, device):
+            row = measured(name, kernel, device, random)
+            if row is not None:
+                rows.append({"kind": kind, **row})
+                if options.json:
+                    with open(options.json, "a", encoding="utf-8") as file:
+                        file.write(json.dumps(rows[-1]) + "\n")
+            if len(rows) == options.count:
+                break
+        print(f"{kind} on {device.name}, {device.target.cpu}, processor time", flush=True)
+        print(summary(rows, machine(one)), flush=True)
     return 0
+
+
+def summary(rows: Sequence[dict[str, Any]], facts: Machine) -> str:
+    """Lines about how well plans are predicted on a machine, and chosen among those that were measured."""
+    cycles = [[of_counts(Counts(**p["counts"]), facts).cycles for p in row["plans"]] for row in rows]
+    seconds = [[p["seconds"] for p in row["plans"]] for row in rows]
+    within = [rank_correlation(c, s) for c, s in zip(cycles, seconds, strict=True) if len(c) > 2]
+    ratio = [s / c for row in zip(seconds, cycles, strict=True) for s, c in zip(*row, strict=True)]
+    off = [max(r / median(ratio), median(ratio) / r) for r in ratio]
+    lines = [f"{len(rows)} kernels, {len(ratio)} plans; rank correlation within a kernel median "
+             f"{median(within) if within else 1.0:.3f}; half of all within {median(off):.2f}x of the median rate, nine "
+             f"tenths within {np.quantile(off, 0.9):.2f}x"]
+    for who, chosen in (("model", [c.index(min(c)) for c in cycles]), ("policy", [0] * len(rows))):
+        lost = [s[k] / min(s) for k, s in zip(chosen, seconds, strict=True)]
+        near = sum(x <= 1.1 for x in lost) / len(lost)
+        lines.append(f"{who:<6} chooses {geometric_mean(lost):.3f}x the fastest, 95% at most "
+                     f"{np.quantile(lost, 0.95):.2f}x, {max(lost):.2f}x at worst, within 10% for {100 * near:.0f}%")
+    return "\n".join(lines)

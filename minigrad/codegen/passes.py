@@ -45,11 +45,12 @@ from minigrad.codegen.plan.groups import check_room
 from minigrad.codegen.plan.several import AnyPlan, BlockPlan
 from minigrad.codegen.plan.sizes import shares_sizes, with_sizes_as_dims
 from minigrad.codegen.plan.steps import Plan
-from minigrad.codegen.policy import pointwise, scan
+from minigrad.codegen.policy import scan
 from minigrad.codegen.policy.attention_decode import split_keys
 from minigrad.codegen.policy.blocks import block_form
 from minigrad.codegen.policy.choose import choose_plans, general_plan_of, product_plan
 from minigrad.codegen.policy.cut import cut_columns
+from minigrad.codegen.policy.general import cheapest
 from minigrad.codegen.policy.lanes import with_widest
 from minigrad.codegen.policy.scan import as_block
 from minigrad.codegen.policy.split_k import split_k
@@ -332,7 +333,7 @@ def _bound(staged: Staged, values: dict[Var, Index], begins: dict[str, int]) -> 
 
 def forget_stages() -> None:
     """Drops the stages that were planned so far: something that plans depend on has changed."""
-    for cache in (stages_of, drafted, _beginning_of, _stages_of_flat, build_nests, product_plan, pointwise.cheapest):
+    for cache in (stages_of, drafted, _beginning_of, _stages_of_flat, build_nests, product_plan, cheapest):
         cache.cache_clear()
 
 

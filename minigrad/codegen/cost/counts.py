@@ -54,6 +54,7 @@ class Counts:
     gathers, scatters: lanes that lie apart; spills: accumulators that have no register
     latency: steps of sums that wait for the last
     sums: accumulators that are begun and stored; across: vectors whose lanes are joined; loops: iterations of loops
+    calls: tiles in matrix registers
     copied, computed: vectors of copies of an operand as it is, and of what is computed of it; transposed, single:
     elements that are copied in square blocks, and one by one; rows of copies
     results, results_transposed, results_single: vectors and elements that are stored from memory of the worker's own
@@ -75,6 +76,7 @@ class Counts:
     sums: float = 0.0
     across: float = 0.0
     loops: float = 0.0
+    calls: float = 0.0
     copied: float = 0.0
     computed: float = 0.0
     transposed: float = 0.0
@@ -162,8 +164,11 @@ class _Counter(LoopCounts):
         chains = len(group) * prod([self.trips[x] for x in (*copies, *(x for x in own if x in self.loops.parts))])
         found, tiles = self.found, self.times(order[:tile])
         found.latency += self.times(order) / chains * self.one_by_one(order)
-        found.spills += max(0.0, chains + 3 - self.target.registers) * self.times(
-            [x for x in order if x not in copies])
+        if self.in_matrices:
+            found.calls += tiles
+        else:
+            found.spills += max(0.0, chains + 3 - self.target.registers) * self.times(
+                [x for x in order if x not in copies])
         again = any(x in own for x in order[:tile])  # sums that go on in the next block of the sum
         found.sums += tiles * chains * (2 if again else 1)
         if any(self.kind[x] == "vector" for x in own):
@@ -172,10 +177,10 @@ class _Counter(LoopCounts):
 
     def computes(self, values: tuple[Value, ...], order: tuple[str, ...], stored: Sequence[Read] = ()) -> None:
         """Expressions inside loops, and where they are stored."""
-        found, longer, lane = self.found, self.one_by_one(order), self.lane(order)
+        found, lane = self.found, self.lane(order)
         said = terms(values, self.copied)
         for v in said.operations:
-            found.arithmetic += self.executed(self.along(v), order) * longer * HEAVY.get(v.op, 1) * self.of_words
+            found.arithmetic += self.done(self.along(v), order) * HEAVY.get(v.op, 1) * self.of_words
         for v in said.guards:
             lanes = False
             for e in v.conditions:
@@ -184,20 +189,23 @@ class _Counter(LoopCounts):
                 if lane not in own:
                     found.tests += self.executed(own, order)
             if lanes:
-                found.masks += self.executed(self.along(v), order) * longer
-        reads = [self.read(v) for v in said.reads]
-        for r in reads:
-            self.loads(r, order, lane, longer)
+                found.masks += self.done(self.along(v), order)
+        for r in (reads := [self.read(v) for v in said.reads]):
+            self.loads(r, order, lane)
         self.misses([*reads, *stored], order)
 
     @cached_property
     def of_words(self) -> float:
         """The number of operations that a product of words counts as."""
-        facts, kind = machine(self.target), self.kind_of_word
-        if kind and in_matrix_registers(kind, self.target):
-            slowed = facts.costs.matrix_slowed if kind == PAIRS else 1
-            return facts.declared.fma_per_cycle / facts.declared.matrix_side * slowed
-        return facts.costs.dot_step if kind == PAIRS else 1
+        facts = machine(self.target)
+        if self.in_matrices:
+            return facts.declared.fma_per_cycle / facts.declared.matrix_side
+        return facts.costs.dot_step if self.kind_of_word == PAIRS else 1
+
+    @cached_property
+    def in_matrices(self) -> bool:
+        """True where a microkernel has its tiles in matrix registers."""
+        return bool(self.kind_of_word) and in_matrix_registers(self.kind_of_word, self.target)
 
     def read(self, v: Value) -> Read:
         loaded = v if v.op == "load" else next(
@@ -209,11 +217,11 @@ class _Counter(LoopCounts):
         """Bytes of an element that is read; of a narrow one where words are copied."""
         return v.dtype.itemsize if self.group == 1 else WORD // self.group
 
-    def loads(self, r: Read, order: tuple[str, ...], lane: str, longer: float) -> None:
+    def loads(self, r: Read, order: tuple[str, ...], lane: str) -> None:
         own = self.touched(r)
-        count, found = self.executed(own, order) * longer * self.distinct(r, order), self.found
+        count, found = self.done(own, order) * self.distinct(r, order), self.found
         if lane not in own:
-            found.loads += count
+            found.loads += count / machine(self.target).declared.matrix_side if self.in_matrices else count
             return
         if r.copy is not None:
             if lane not in leaves(self.loops, self.layout(r.copy)[-1]):
@@ -258,7 +266,7 @@ class _Counter(LoopCounts):
         return found
 
     def stores(self, offset: Index, order: tuple[str, ...]) -> None:
-        count, lane = self.times(order) * self.one_by_one(order), self.lane(order)
+        count, lane = self.times(order) * self.one_by_one(order, frozenset(order)), self.lane(order)
         step = self.distance(offset, lane) if lane else 1
         if step <= machine(self.target).declared.strided_stores:
             self.found.stores += count * max(step, 1)
@@ -378,6 +386,8 @@ class _Counter(LoopCounts):
         """Results that leave memory of the worker's own."""
         order, found = self.loops.order, self.found
         total = self.elements(r.layout) * self.times(order[:order.index(r.at) + 1])
+        if self.kind_of_word == PAIRS:  # they are scaled, before anything else
+            found.results += total / self.width
         if r.transposed:
             found.results_transposed += total
             return

@@ -27,6 +27,7 @@ class LoopCounts:
                                    if n] for edge in ("rest", "back"))
         self.known: dict[object, frozenset[str]] = {}
         self.often: dict[tuple[frozenset[str], tuple[str, ...]], float] = {}
+        self.all: dict[tuple[frozenset[str], tuple[str, ...]], float] = {}
 
     def trip(self, name: str) -> float:
         """Iterations of a loop; of blocks of which the last is shorter, or done one by one, with its part."""
@@ -75,12 +76,21 @@ class LoopCounts:
             self.often[own, order] = found
         return found
 
-    def one_by_one(self, order: tuple[str, ...]) -> float:
-        """The factor by which loops take longer for what whole blocks leave."""
+    def done(self, own: frozenset[str], order: tuple[str, ...]) -> float:
+        """`executed`, with what whole blocks leave."""
+        found = self.all.get((own, order))
+        if found is None:
+            found = self.all[own, order] = self.executed(own, order) * self.one_by_one(order, own)
+        return found
+
+    def one_by_one(self, order: tuple[str, ...], own: frozenset[str] = frozenset()) -> float:
+        """The factor by which loops take longer for what whole blocks leave; `own` are unrolled loops of which each
+        iteration counts anyway."""
         factor = 1.0
         for s, total in self.rests:
             if not self.loops.inside(s.loop).isdisjoint(order):
-                lanes = prod([self.trips[x] for x in self.loops.inside(s.inner) if self.kind[x] != "serial"])
+                lanes = prod([self.trips[x] for x in self.loops.inside(s.inner) if self.kind[x] != "serial" and not (
+                    self.kind[x] == "unroll" and x in own)])
                 left = total % s.size / total
                 factor *= 1 - left + left * lanes
         return factor

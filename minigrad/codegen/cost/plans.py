@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from minigrad.codegen.cost.counts import Counts, counts
 from minigrad.codegen.cost.footprint import FULL
 from minigrad.codegen.kernel.nodes import Nest
-from minigrad.codegen.machines.machine import machine
+from minigrad.codegen.machines.machine import Machine, machine
 from minigrad.codegen.plan.steps import Plan, resolve
 from minigrad.target import Target
 
@@ -46,7 +46,7 @@ class Estimate:
 def estimate(nest: Nest, plan: Plan, target: Target) -> Estimate:
     """The estimate for the loops of a plan. Raises PlanError as `resolve` does."""
     loops = resolve(nest, plan)
-    return of_counts(counts(loops, target), target)
+    return of_counts(counts(loops, target), machine(target))
 
 
 def cheapest_plan(nest: Nest, plans: Sequence[Plan], target: Target) -> Plan:
@@ -54,9 +54,8 @@ def cheapest_plan(nest: Nest, plans: Sequence[Plan], target: Target) -> Plan:
     return min(plans, key=lambda plan: estimate(nest, plan, target).cycles) if len(plans) > 1 else plans[0]
 
 
-def of_counts(c: Counts, target: Target) -> Estimate:
-    """The estimate for counts."""
-    facts = machine(target)
+def of_counts(c: Counts, facts: Machine) -> Estimate:
+    """The estimate for counts on a machine."""
     one = facts.plans
     memory = max(c.near * one.near + c.near_runs * one.near_run, c.far * one.far + c.far_runs * one.far_run)
     copied = c.copied * one.copied + c.computed * one.computed + c.transposed * one.transposed + c.single * one.single
@@ -67,7 +66,8 @@ def of_counts(c: Counts, target: Target) -> Estimate:
         (c.loads * one.loads + c.crossing * one.crossing + c.gathers * one.gathers + c.stores * one.stores
          + c.scatters * one.scatters + c.spills * one.spills),
         c.latency * one.latency * facts.declared.fma_latency, memory,
-        c.sums * one.sums + c.across * one.across + c.loops * one.loops,
+        (c.sums * one.sums + c.across * one.across + c.loops * one.loops
+         + c.calls * facts.costs.matrix_call),
         max(copied + c.rows * one.rows, c.copied_near * one.copied_near + c.copied_far * one.copied_far) + results,
         c.waiting)
 

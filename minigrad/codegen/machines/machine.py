@@ -54,7 +54,6 @@ class Costs:
     window_tile: float
     plane_tile: float
     crossing: float
-    matrix_slowed: float
     matrix_call: float
     local_copy: float
     item: float

@@ -15,13 +15,12 @@ from minigrad.codegen.plan.sizes import shares_copies, shares_sizes, with_sizes,
 from minigrad.codegen.plan.steps import Order, Stage
 from minigrad.codegen.policy import (
     contraction,
+    general,
     group_reduction,
     packed,
     panels,
     phases,
-    pointwise,
     quantized,
-    reduction,
     rows,
     scatter,
     stream,
@@ -85,16 +84,20 @@ def cycles(nest: Nest, target: Target) -> float:
 def next_best(nest: Nest, plan: Plan, target: Target) -> list[str]:
     """Lines about the two cheapest of the other plans that were compared for a nest: the order of loops, copies, and
     cycles with what most of them are for."""
-    one, found = replace(target, units=1), list[tuple[Nest, Plan]]()
-    if reductions(nest):
-        ways = [way for way in product_ways(nest, one) if way.choices]
-        found = [way.made(way.choices[0][1], one) for way in ways]
-    elif plan.pattern == "pointwise":
-        found = [(nest, p) for p in pointwise.compared(nest, one)]
+    one = replace(target, units=1)
+    found = [plans[0] for plans in compared(nest, one)]
     made = {str(p): (p, estimate(n, p, one)) for n, p in found if without_sizes(p) != without_sizes(plan)}
     best = sorted(made.values(), key=lambda x: x[1].cycles)[:2]
     return [f"or {p.pattern}, {'; '.join(str(s) for s in p.steps if isinstance(s, Order | Stage))}: {e}"
             for p, e in best]
+
+
+def compared(nest: Nest, target: Target) -> list[list[tuple[Nest, Plan]]]:
+    """The plans that a nest has by each way to compute it, those of one way the most promising first."""
+    ways = [] if rows.is_row_kernel(nest) or not reductions(nest) else list(product_ways(nest, target))
+    if ways:
+        return [[way.made(choice, target) for _, choice in way.choices] for way in ways if way.choices]
+    return [[(nest, p)] for p in general.compared(nest, target)]
 
 
 def _first_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
@@ -108,11 +111,8 @@ def general_plan_of(nest: Nest, target: Target) -> Plan:
     """The plan of the general policies, which take any nest."""
     if is_scatter(nest):
         return scatter.plan(nest, target)
-    if rows.is_row_kernel(nest):
-        return rows.plan(nest, target)
-    if not reductions(nest):
-        return pointwise.plan(nest, target)
-    return contraction.plan(nest, target) or reduction.plan(nest, target)
+    in_place = contraction.plan(nest, target) if reductions(nest) and not rows.is_row_kernel(nest) else None
+    return in_place or general.plan(nest, target)
 
 
 def is_scatter(nest: Nest) -> bool:

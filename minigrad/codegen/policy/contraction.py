@@ -28,7 +28,7 @@ from minigrad.codegen.machines.machine import machine
 from minigrad.codegen.plan.ahead import moves
 from minigrad.codegen.plan.general import Choice, general_plan
 from minigrad.codegen.plan.steps import Ahead, Plan
-from minigrad.codegen.policy.lanes import best_lane, domain_order, parallel_prefix, widths
+from minigrad.codegen.policy.lanes import domain_order, fewest_operations, parallel_prefix
 from minigrad.codegen.policy.product import CHOICES, Way, cheapest, settled
 from minigrad.codegen.policy.reduction import CHAINS, chains, small_loops
 from minigrad.expr import Var, variables
@@ -93,8 +93,7 @@ def reuse(nest: Nest, target: Target) -> Reuse | None:
     if not any(any(a.step(v) == 0 for a in loads) and any(a.step(v) != 0 for a in loads) for v in nest.domain):
         return None
     over = {v.name: v for r in sums for v in r.over}.values()
-    lanes = [(v, True) for v in nest.domain] + [(v, False) for v in over]
-    best = best_lane(lanes, accesses(nest), widths(nest, target)) if not target.is_gpu else None
+    best = fewest_operations([*nest.domain, *over], accesses(nest), nest, target)
     if best is None:
         return Reuse(nest, sums, loads, None, 1, False, is_small(nest))
     return Reuse(nest, sums, loads, best[0], best[1], any(best[0] is v for v in nest.domain), is_small(nest))

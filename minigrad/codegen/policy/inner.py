@@ -15,7 +15,7 @@ from minigrad.codegen.plan.block import COMPUTED
 from minigrad.codegen.plan.compute import with_compute
 from minigrad.codegen.plan.several import BlockPlan
 from minigrad.codegen.plan.steps import Bind, Plan
-from minigrad.codegen.policy import contraction, pointwise, reduction, rows
+from minigrad.codegen.policy import contraction, general, rows
 from minigrad.target import Target
 
 
@@ -38,11 +38,9 @@ def plan(nest: Nest, target: Target) -> Plan:
     """The plan of one. A nest that runs often is no small one, whatever its work."""
     one = replace(target, units=1)
     found = None if rows.is_row_kernel(nest) or not reductions(nest) else contraction.reuse(nest, one)
-    if rows.is_row_kernel(nest):
-        made = rows.plan(nest, one)
-    elif found is not None:
+    if found is not None:
         found = replace(found, small=False, near=True)
         made = contraction.with_tile(found, contraction.best_tiles(found, one)[0][1], False, one)
     else:
-        made = (reduction if reductions(nest) else pointwise).plan(nest, one)
+        made = general.plan(nest, one)
     return replace(made, steps=tuple([s for s in made.steps if not isinstance(s, Bind) or s.kind != "parallel"]))

@@ -1,20 +1,17 @@
-"""The vector axis: which index variable goes across lanes, by counting memory operations."""
+"""The vector axis: which index variables may go across lanes, and how wide."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
-from minigrad.codegen.kernel.access import Access, extent, typical
+from minigrad.codegen.kernel.access import Access, extent, steps_near, typical
 from minigrad.codegen.kernel.nodes import Nest
 from minigrad.codegen.machines.machine import machine
 from minigrad.dtype import DType
 from minigrad.expr import Var, coefficient
 from minigrad.target import Target
 from minigrad.value import walk
-
-GATHER = 1.5
-"""Cost of one lane of a gather or scatter, against 1 for a contiguous vector access or a broadcast."""
 
 MIN_PARALLEL = 32
 """Parallel iterations that are worth having before inner tile loops become serial."""
@@ -46,56 +43,40 @@ def with_widest(target: Target, nests: Sequence[Nest]) -> Target:
     return replace(target, widest=max([t.bits for t in types], default=1))
 
 
-def operations(v: Var, width: int, edge: str = "rest") -> float:
+def operations(v: Var, width: int) -> float:
     """Vector and scalar steps to cover `v` with vectors of `width`, relative to its extent."""
     n = typical(v)
     if not n:
         return 1.0
-    return (n // width + (n % width if edge == "rest" else n % width > 0)) / n
+    return (n // width + n % width) / n
 
 
-def memory_cost(found: Sequence[Access], v: Var, width: int, per_output: bool, near: int = 1, edge: str = "rest",
-                gather: float = GATHER) -> float:
-    """Memory operations per element with `v` across lanes. Loads up to `near` elements from each other are vectors;
-    `edge` is that of the last vector, `gather` the cost of a lane that is further away.
-
-    `per_output`: v is a variable of the domain, so everything is in lanes; else only accesses inside v's own loop are.
-    """
-    share = operations(v, width, edge)
-    total = 0.0
-    for a, count in zip(found, _counts(found), strict=True):
-        if not per_output and v not in a.over:
-            total += count
-            continue
-        here = share
-        step = a.step(v)
-        far = coefficient(a.offset, v) if step == 2 else None
-        if isinstance(far, int) and a.kind == "load" and 1 < far <= near:
-            here = share * far
-        elif step is None or step == 2 or (a.kind == "store" and step != 1):
-            here = gather
-        total += count * here
-    return total
+def lanes_along(candidates: Sequence[Var], found: Sequence[Access], nest: Nest, target: Target
+                ) -> Iterator[tuple[Var, int]]:
+    """(variable, width) for the variables along which elements of an access are read or stored as vectors, in the two
+    largest widths."""
+    options = [] if target.is_gpu else widths(nest, target)
+    for v in candidates:
+        if any([a.step(v) == 1 or a.kind == "load" and a.step(v) and steps_near(a.offset, v) for a in found]):
+            yield from [(v, width) for width in options if width <= extent(v)][:2]
 
 
-def _counts(found: Sequence[Access]) -> list[float]:
-    """The number of times that each access happens per element."""
-    by_loops = {over: float(prod([max(typical(o), 1) for o in over])) for over in {a.over for a in found}}
-    return [by_loops[a.over] for a in found]
-
-
-def best_lane(candidates: list[tuple[Var, bool]], found: Sequence[Access], options: list[int], near: int = 1,
-              edge: str = "rest", gather: float = GATHER) -> tuple[Var, int, float] | None:
-    """(variable, width, cost) of the cheapest lane assignment, None where scalar code is as good. See `memory_cost`."""
-    scalar = sum(_counts(found))
-    best: tuple[Var, int, float] | None = None
-    for v, per_output in candidates:
-        for width in options:
-            if extent(v) < width:
-                continue
-            cost = memory_cost(found, v, width, per_output, near, edge, gather)
-            if cost < scalar * 0.9 and (best is None or cost < best[2] * 0.999):
-                best = (v, width, cost)
+def fewest_operations(candidates: Sequence[Var], found: Sequence[Access], nest: Nest, target: Target
+                      ) -> tuple[Var, int] | None:
+    """(variable, width) of the lanes with the fewest loads and stores; None where scalar code has no more of them. A
+    variable of a sum has the accesses inside its own loop in lanes."""
+    one = machine(target).plans
+    counts = [float(prod([max(typical(o), 1) for o in a.over])) for a in found]
+    best, fewest = None, sum(counts)
+    for v in candidates:
+        for width in [] if target.is_gpu else widths(nest, target):
+            if width <= extent(v):
+                cost = sum([count * (1.0 if v not in nest.domain and v not in a.over else
+                                     one.gathers / one.loads if a.step(v) in (None, 2) or a.kind == "store" and
+                                     a.step(v) != 1 else operations(v, width))
+                            for a, count in zip(found, counts, strict=True)])
+                if cost < fewest:
+                    best, fewest = (v, width), cost
     return best
 
 

@@ -211,7 +211,6 @@ def words_cycles(kind: str, rows: int, vectors: int, steps: int, target: Target)
     """Cycles of a tile of words."""
     facts, call = machine(target), call_cycles(kind, target)
     if in_matrix_registers(kind, target):
-        slowed = facts.costs.matrix_slowed if kind == PAIRS else 1
-        return rows * vectors / facts.declared.matrix_side * slowed * steps + call
+        return rows * vectors / facts.declared.matrix_side * steps + call
     times = facts.costs.dot_step if kind == PAIRS else 1
     return tile_cycles(rows * vectors, rows + vectors, steps * times, 0, target) + call

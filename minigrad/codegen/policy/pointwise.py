@@ -7,11 +7,9 @@ loop around them: then lines are read and written whole.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from math import ceil
 
-from minigrad.codegen.cost.plans import cheapest_plan
 from minigrad.codegen.kernel.access import Access, accesses, extent
 from minigrad.codegen.kernel.nodes import Nest
 from minigrad.codegen.plan.general import Choice, general_plan
@@ -28,25 +26,10 @@ HEAVY = 40
 """A body with this many operations needs no second vector to be busy."""
 
 
-def plan(nest: Nest, target: Target) -> Plan:
-    """The cheapest plan, on a processor for any number of workers."""
-    return cheapest(nest, target if target.is_gpu else replace(target, units=1))
-
-
-@lru_cache(maxsize=2048)
-def cheapest(nest: Nest, target: Target) -> Plan:
-    """The cheapest plan."""
-    return cheapest_plan(nest, compared(nest, target), target)
-
-
-def compared(nest: Nest, target: Target) -> list[Plan]:
-    """The plans of which one is chosen."""
+def plans(nest: Nest, target: Target) -> Iterator[Plan]:
+    """One where all accesses follow a variable; else several."""
     found = accesses(nest)
-    return list(plans(nest, found, domain_order(nest, found), target))
-
-
-def plans(nest: Nest, found: Sequence[Access], order: list[Var], target: Target) -> Iterator[Plan]:
-    """The plans that are compared: one where all accesses follow a variable."""
+    order = domain_order(nest, found)
     options = [] if target.is_gpu else widths(nest, target)
     wide = {v: [w for w in options if w <= extent(v)] for v in order}
     for v in order:

@@ -1,14 +1,14 @@
-"""Reductions without reuse: lanes along the contiguous axis, enough independent chains to hide latency."""
+"""Reductions without reuse: lanes along a variable of the domain or of the sums, chains enough to hide latency."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import ceil
 
 from minigrad.codegen.kernel.access import accesses, extent, reductions
 from minigrad.codegen.kernel.nodes import Nest
 from minigrad.codegen.plan.general import Choice, general_plan
 from minigrad.codegen.plan.steps import Plan
-from minigrad.codegen.policy.lanes import best_lane, domain_order, parallel_prefix, widths
+from minigrad.codegen.policy.lanes import domain_order, lanes_along, parallel_prefix
 from minigrad.expr import Var
 from minigrad.target import Target
 
@@ -19,29 +19,27 @@ UNROLL = 16
 """A reduction of at most this many terms is written out."""
 
 
-def plan(nest: Nest, target: Target) -> Plan:
+def plans(nest: Nest, target: Target) -> Iterator[Plan]:
+    """One for each variable and number of lanes along which elements follow each other, and one without lanes."""
     found = accesses(nest)
     reduced = reductions(nest)
     over = list({v.name: v for r in reduced for v in r.over}.values())
-    order = domain_order(nest, found)
-    candidates = [(v, True) for v in nest.domain] + [(v, False) for v in over]
-    best = best_lane(candidates, found, widths(nest, target)) if not target.is_gpu else None
-    unroll = small_loops(over)
-    inner: list[tuple[str, int, int]] = []
-    lanes, width = "", 1
-    if best is not None and any(best[0] is v for v in nest.domain):
-        lanes, width = best[0].name, best[1]
-        order = [o for o in order if o is not best[0]] + [best[0]]
-    elif best is not None:
-        unroll = tuple(n for n in unroll if n != best[0].name)
-        inner = same_place(reduced, best[0].name, best[1])
-    if not inner:
-        inner = [(r.over[-1].name, 1, chains(extent(r.over[-1]), 1)) for r in reduced if r.over[-1].name not in unroll]
-    blocks = [width if v.name == lanes else 1 for v in order]
-    counts = [ceil(extent(v) / b) for v, b in zip(order, blocks, strict=True)]
-    return general_plan("reduction", nest, Choice(
-        tuple([v.name for v in order]), parallel_prefix(counts, target), lanes=lanes, width=width,
-        inner={name: (lanes, chains) for name, lanes, chains in inner}, unroll=frozenset(unroll)))
+    order, unroll = domain_order(nest, found), small_loops(over)
+
+    def made(lane: Var | None, width: int, inner: list[tuple[str, int, int]], unroll: tuple[str, ...]) -> Plan:
+        last = [v for v in order if v is not lane] + [v for v in order if v is lane]
+        counts = [ceil(extent(v) / (width if v is lane else 1)) for v in last]
+        return general_plan("reduction", nest, Choice(
+            tuple([v.name for v in last]), parallel_prefix(counts, target),
+            lanes=lane.name if lane is not None else "", width=width,
+            inner={name: (lanes, chains) for name, lanes, chains in inner}, unroll=frozenset(unroll)))
+
+    alone = [(r.over[-1].name, 1, chains(extent(r.over[-1]), 1)) for r in reduced if r.over[-1].name not in unroll]
+    yield made(None, 1, alone, unroll)
+    for v, width in lanes_along(order, found, nest, target):
+        yield made(v, width, alone, unroll)
+    for v, width in lanes_along(over, found, nest, target):
+        yield made(None, 1, same_place(reduced, v.name, width) or alone, tuple([n for n in unroll if n != v.name]))
 
 
 def chains(length: int, width: int) -> int:

@@ -5,18 +5,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from minigrad.codegen.kernel.access import MAX_STRIDE, Access, accesses, extent, value_accesses
+from minigrad.codegen.kernel.access import MAX_STRIDE, Access, accesses, extent, steps_near, value_accesses
 from minigrad.codegen.kernel.nodes import Define, Nest, is_sum
 from minigrad.codegen.kernel.value_walk import locals_of
 from minigrad.codegen.plan.general import Choice, general_plan
 from minigrad.codegen.plan.steps import Plan
-from minigrad.codegen.policy.lanes import best_lane, domain_order, memory_cost, parallel_prefix, widths
+from minigrad.codegen.policy.lanes import domain_order, lanes_along, parallel_prefix, widths
 from minigrad.codegen.policy.reduction import CHAINS, chains, small_loops
 from minigrad.expr import Index, Var, coefficient
 from minigrad.target import Target
-
-ROW_GATHER = 2.5
-"""Cost of one lane of a gather, as `GATHER`: rows are read several times."""
 
 
 def is_row_kernel(nest: Nest) -> bool:
@@ -34,25 +31,28 @@ def is_row_kernel(nest: Nest) -> bool:
     return False
 
 
-def plan(nest: Nest, target: Target) -> Plan:
+def plans(nest: Nest, target: Target) -> Iterator[Plan]:
+    """One without lanes, one for each number of lanes along the rows, and one for each along a variable of the domain
+    whose elements follow each other."""
     found = accesses(nest)
-    order = domain_order(nest, found)
-    options = widths(nest, target) if not target.is_gpu else []
-    inner = [choice for loops, touched in inner_loops(nest) for choice in inner_lane(loops, touched, options)]
-    unroll = set[str]()
-    if all([choice.width == 1 for choice in inner]):
-        unroll = {name for loops, _ in inner_loops(nest) for name in small_loops(loops)}
-    best = best_lane([(v, True) for v in nest.domain], found, options, near=MAX_STRIDE, edge="back",
-                     gather=ROW_GATHER)
-    lanes, width = "", 1
-    if best is not None and best[2] < inner_cost(nest, inner):
-        lanes, width, inner = best[0].name, best[1], []
-        order = [o for o in order if o is not best[0]] + [best[0]]
-    counts = [ceil(extent(v) / (width if v.name == lanes else 1)) for v in order]
-    return general_plan("rows", nest, Choice(
-        tuple([v.name for v in order]), parallel_prefix(counts, target), edge="back", lanes=lanes, width=width,
-        inner={x.loop: (x.width, x.chains) for x in inner if x.loop not in unroll}, unroll=frozenset(unroll),
-        copies=frozenset([name for x in inner for name in x.copies])))
+    order, loops = domain_order(nest, found), list(inner_loops(nest))
+    small = frozenset([name for own, _ in loops for name in small_loops(own)])
+
+    def made(lane: Var | None, width: int, inner: Sequence[InnerLane]) -> Plan:
+        last = [v for v in order if v is not lane] + [v for v in order if v is lane]
+        counts = [ceil(extent(v) / (width if v is lane else 1)) for v in last]
+        unroll = small if all([x.width == 1 for x in inner]) else frozenset[str]()
+        return general_plan("rows", nest, Choice(
+            tuple([v.name for v in last]), parallel_prefix(counts, target), edge="back",
+            lanes=lane.name if lane is not None else "", width=width,
+            inner={x.loop: (x.width, x.chains) for x in inner if x.loop not in unroll}, unroll=unroll,
+            copies=frozenset([name for x in inner for name in x.copies])))
+
+    options = [] if target.is_gpu else widths(nest, target)
+    for most in range(len(options) + 1):
+        yield made(None, 1, [inner_lane(own, touched, options[most:]) for own, touched in loops if own])
+    for v, width in lanes_along(order, found, nest, target):
+        yield made(v, width, [])
 
 
 def inner_loops(nest: Nest) -> Iterator[tuple[tuple[Var, ...], Sequence[Access]]]:
@@ -76,15 +76,15 @@ class InnerLane:
     copies: tuple[str, ...] = ()
 
 
-def inner_lane(loops: tuple[Var, ...], touched: Sequence[Access], options: list[int]) -> list[InnerLane]:
-    if not loops:
-        return []
-    best = best_lane([(v, False) for v in loops], touched, options, near=MAX_STRIDE, gather=ROW_GATHER)
-    lane, width = (best[0], best[1]) if best is not None else (loops[-1], 1)
-    copies = [v.name for v in loops if best is not None and any(steps_between(a.offset, v, lane) for a in touched)]
+def inner_lane(loops: tuple[Var, ...], touched: Sequence[Access], options: list[int]) -> InnerLane:
+    """The lanes of a sum or an inner domain, the first of some widths that its loop has."""
+    near = {v: sum([1 for a in touched if a.step(v) and steps_near(a.offset, v)]) for v in loops}
+    lane = max(reversed(loops), key=lambda v: near[v])
+    width = next((w for w in options if w <= extent(lane) and near[lane]), 1)
+    copies = [v.name for v in loops if width > 1 and any(steps_between(a.offset, v, lane) for a in touched)]
     if copies and extent(lane) <= CHAINS * width:
         copies.append(lane.name)
-    return [InnerLane(lane.name, width, 1 if copies else chains(extent(lane), width), tuple(copies))]
+    return InnerLane(lane.name, width, 1 if copies else chains(extent(lane), width), tuple(copies))
 
 
 def steps_between(offset: Index, v: Var, lane: Var) -> bool:
@@ -92,16 +92,3 @@ def steps_between(offset: Index, v: Var, lane: Var) -> bool:
     step, far = coefficient(offset, v), coefficient(offset, lane)
     return isinstance(step, int) and isinstance(far, int) and isinstance(v.hi, int) and (
         0 < step and step * extent(v) <= far <= MAX_STRIDE)
-
-
-def inner_cost(nest: Nest, inner: list[InnerLane]) -> float:
-    """Memory operations per row with the chosen inner lanes."""
-    by_name = {x.loop: x.width for x in inner}
-    total = 0.0
-    for loops, touched in inner_loops(nest):
-        lane = next((v for v in loops if by_name.get(v.name, 1) > 1), None)
-        if lane is None:
-            total += memory_cost(touched, Var("none", 0, 0), 1, False)
-        else:
-            total += memory_cost(touched, lane, by_name[lane.name], False, near=MAX_STRIDE, gather=ROW_GATHER)
-    return total

@@ -8,7 +8,7 @@ from minigrad.codegen.kernel.access import accesses
 from minigrad.codegen.kernel.nodes import Nest, Store
 from minigrad.codegen.plan.general import Choice, general_plan
 from minigrad.codegen.plan.steps import Plan
-from minigrad.codegen.policy.lanes import best_lane, widths
+from minigrad.codegen.policy.lanes import fewest_operations
 from minigrad.expr import variables
 from minigrad.target import Target
 from minigrad.value import value_atoms
@@ -21,7 +21,7 @@ def plan(nest: Nest, target: Target) -> Plan:
     stores = [a for a in found if a.kind == "store"]
     distinct = [v for v in nest.domain if v not in chosen and any(a.step(v) in (1, 2) for a in stores)]
     serial = [v for v in nest.domain if v not in distinct]
-    best = best_lane([(v, True) for v in distinct], found, widths(nest, target)) if not target.is_gpu else None
+    best = fewest_operations(distinct, found, nest, target)
     lanes, width = (best[0].name, best[1]) if best is not None else ("", 1)
     names = tuple([v.name for v in (*distinct, *serial)])
     return general_plan("scatter", nest, Choice(names, len(distinct), lanes=lanes, width=width))

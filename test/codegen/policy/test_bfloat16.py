@@ -17,6 +17,7 @@ from minigrad.codegen.kernel.interpret import interpret_kernel
 from minigrad.codegen.kernel.nodes import Kernel
 from minigrad.codegen.machines.machine import machine
 from minigrad.codegen.patterns.recognise import Contraction, recognise
+from minigrad.codegen.plan.microkernel_choice import in_matrix_registers
 from minigrad.codegen.plan.words import PAIRS, SCALE, word_of
 from minigrad.codegen.policy.blocking import Blocks
 from minigrad.codegen.policy.narrow import narrow_kind
@@ -178,8 +179,9 @@ def test_every_number_multiplies(case: str) -> None:
 @PRODUCTS
 @pytest.mark.parametrize("scale", [1e-38, 1e-30, 1.0, 1e18])
 def test_as_near_as_float32(scale: float) -> None:
-    """To what float64 gives, of numbers of any size; the blocks of K end where no register does. The largest error is
-    compared with that of terms that are added in order, the mean square with that of our float32 too."""
+    """To what float64 gives, of numbers of any size; the blocks of K end where no register does. Errors are compared
+    with those of terms that are added in order; the mean square of `vdpbf16ps` with that of our float32, too, which
+    begins a new sum after 256 terms, as a matrix register does not."""
     own = np.random.default_rng(17)  # whatever ran before
     a, b = (own.standard_normal(s).astype(np.float32) for s in ((150, 1100), (1100, 130)))
     a *= np.float32(scale)
@@ -190,7 +192,8 @@ def test_as_near_as_float32(scale: float) -> None:
     for column, row in zip(a.T, b, strict=True):
         in_order += np.outer(column, row)
     assert np.abs(made - expected).max() <= np.abs(in_order - expected).max()
-    assert np.square(made - expected).mean() <= np.square(plain - expected).mean()
+    known = in_order if in_matrix_registers(PAIRS, host_target(shared_jit(), 1)) else plain
+    assert np.square(made - expected).mean() <= np.square(known - expected).mean()
 
 
 @PRODUCTS
