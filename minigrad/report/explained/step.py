@@ -1,0 +1,195 @@
+"""A step to explain, watched: the calls of a function, or the part of a script that comes again and again."""
+from __future__ import annotations
+
+import runpy
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from minigrad.capture.arguments import tensors_in
+from minigrad.capture.jit import Jit, Method
+from minigrad.capture.journal import settle
+from minigrad.engine.plan import ExecutionPlan
+from minigrad.errors import MinigradError
+from minigrad.handles import live
+from minigrad.report.explained.watch import Moment, Watch
+from minigrad.report.profile import KernelRun, profiling
+from minigrad.runtime.registry import synchronize
+from minigrad.tensor import Tensor
+
+WARM, WATCHED = 2, 5
+"""Calls before anything is timed (a captured training step is captured twice: at first it has no gradients yet), and
+those in which launches are timed one by one."""
+
+PLAIN, PLAIN_S = 10, 1.0
+"""The most calls that are timed with nothing looked at, and the seconds after which no further one begins."""
+
+LEAST_TIMES = 3
+"""The number of times that a part of a script runs to be called its step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One launch of a step, and the seconds that it takes by itself."""
+
+    plan: ExecutionPlan
+    item: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The launches of a step in order, and what else happens in it. `wall` are seconds from its begin to its end:
+    of the function with nothing looked at, where `is_plain`; None where nothing runs, but is predicted. `times`: how
+    often the step was looked at; `what` is its name, `how` a sentence about how it was measured."""
+
+    what: str
+    how: str
+    launches: tuple[Timed, ...]
+    moments: tuple[Moment, ...]
+    wall: float | None
+    is_plain: bool
+    captured: bool
+    times: int
+    watch: Watch
+
+
+# ---- a function ----
+
+
+def watched_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
+    """The step that a call of a function is. It is called some ten times, and has all effects of these calls."""
+    called, captured = afresh(function)
+    first, again = Watch(), Watch()
+
+    def call() -> float:
+        start = perf_counter()
+        result = called(*args, **kwargs)
+        Tensor.realize(*tensors_in(result))
+        synchronize()
+        seconds = perf_counter() - start
+        settle(list(live()))  # what it left lazy, so that it does not add up
+        return seconds
+
+    settle(list(live()))
+    with profiling(first):
+        for _ in range(WARM):
+            call()
+    if not first.runs:
+        raise MinigradError("[explain] expected a function that runs kernels, got one without any: the device NUMPY "
+                            "computes without, and so does what is computed already")
+    simulated = any(plan.device.simulates for plan in first.plans.values())
+    wall = None if simulated else _plain_seconds(call)
+    marks: list[int] = []
+    with profiling(again):
+        for _ in range(WATCHED):
+            marks.append(len(again.runs))
+            call()
+    again.learn(first)
+    parts = [again.runs[a:b] for a, b in pairwise([*marks, len(again.runs)])]
+    moments = [m for m in again.moments if m.at >= marks[-1]]
+    name = getattr(function, "__name__", type(function).__name__)
+    how = "predicted: nothing runs on this device" if simulated else \
+        "the least of several calls with nothing looked at; launches were timed one by one in further calls"
+    return Step(name, how, _least_launches(parts), _from(moments, marks[-1]), wall, True, captured, WATCHED, again)
+
+
+def afresh(function: Callable[..., Any]) -> tuple[Callable[..., Any], bool]:
+    """A function under `jit` without its captures, so that new ones know lines and kernels; others as they are. And
+    whether it is under `jit`."""
+    if isinstance(function, Method):
+        return Method(_copy(function._jit), function._instance), True
+    return (_copy(function), True) if isinstance(function, Jit) else (function, False)
+
+
+def _copy(function: Jit) -> Jit:
+    return Jit(function._function, *function._options)
+
+
+def _plain_seconds(call: Callable[[], float]) -> float:
+    """The least time of a call: others on the machine can only make it longer."""
+    found: list[float] = []
+    begin = perf_counter()
+    while len(found) < 3 or (len(found) < PLAIN and perf_counter() - begin < PLAIN_S):
+        found.append(call())
+    return min(found)
+
+
+def _least_launches(parts: Sequence[Sequence[KernelRun]]) -> tuple[Timed, ...]:
+    """The launches of the last of several runs. Where all of them do the same, each has its part of the least run, as
+    its least time says: what else a machine does meanwhile falls on any launch, and on some in every run."""
+    last = parts[-1]
+    ids = [(id(r.plan), r.item) for r in last]
+    same = [p for p in parts if len(p) == len(last) and [(id(r.plan), r.item) for r in p] == ids]
+    each = [min([p[k].seconds for p in same]) for k in range(len(last))]
+    factor = min([sum([r.seconds for r in p]) for p in same]) / (sum(each) or 1.0)
+    return tuple([Timed(r.plan, r.item, seconds * factor) for r, seconds in zip(last, each, strict=True)])
+
+
+def _from(moments: Sequence[Moment], start: int) -> tuple[Moment, ...]:
+    return tuple([Moment(m.kind, m.at - start, m.text, m.nbytes) for m in moments])
+
+
+# ---- a script ----
+
+
+def watched_script(path: Path, arguments: Sequence[str]) -> Step:
+    """The step of a script, which runs as it would alone: what lies between two runs of the list of launches that takes
+    most of the time, where that comes often enough, else all of it. Raises MinigradError where no kernel runs."""
+    if not path.is_file():
+        raise MinigradError(f"[explain] expected a file of Python, got {str(path)!r}")
+    watch, before = Watch(), (sys.argv, list(sys.path))
+    sys.argv, sys.path[0] = [str(path), *arguments], str(path.resolve().parent)
+    try:
+        with profiling(watch):
+            runpy.run_path(str(path), run_name="__main__")
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise MinigradError(f"[explain] expected a script that ends well, got {end.code!r} from {path}") from None
+    finally:
+        sys.argv, sys.path[:] = before
+    if not watch.runs:
+        raise MinigradError(f"[explain] expected a script that runs kernels, got none from {path}")
+    return _step_of(watch, path.name)
+
+
+def _step_of(watch: Watch, name: str) -> Step:
+    simulated = any(plan.device.simulates for plan in watch.plans.values())
+    spans = _spans(watch)
+    if len(spans) < LEAST_TIMES:
+        parts, walls = [watch.runs], [watch.wall]
+        how, what = "the whole run, its compiling included; launches timed one by one", name
+    else:
+        parts = [watch.runs[a:b] for a, b in spans]
+        walls = [watch.runs[b].start - watch.runs[a].start for a, b in spans]
+        how = f"the least of {len(spans)} steps of the script, with launches timed one by one"
+        what = f"a step of {name}"
+    start = spans[-1][0] if len(spans) >= LEAST_TIMES else 0
+    end = spans[-1][1] if len(spans) >= LEAST_TIMES else len(watch.runs)
+    moments = [m for m in watch.moments if start < m.at <= end] if start else watch.moments
+    captured = any(m.kind == "capture" for m in watch.moments)
+    return Step(what, "predicted: nothing runs on this device" if simulated else how, _least_launches(parts),
+                _from(moments, start), None if simulated else min(walls), False, captured, len(parts), watch)
+
+
+def _spans(watch: Watch) -> list[tuple[int, int]]:
+    """(begin, end) in `runs` of the steps that are alike: from one run of the longest list of launches to the next."""
+    begins = watch.begins
+    plans = [id(watch.runs[k].plan) for k in begins if k < len(watch.runs)]
+    spent: Counter[int] = Counter()
+    for run in watch.runs:
+        spent[id(run.plan)] += int(run.seconds * 1e9)
+    if not spent:
+        return []
+    longest = spent.most_common(1)[0][0]
+    at = [k for k, plan in enumerate(plans) if plan == longest]
+    spans = [(begins[a], begins[b], tuple(plans[a:b])) for a, b in pairwise(at)]
+    if not spans:
+        return []
+    usual = Counter(plans for _, _, plans in spans).most_common(1)[0][0]
+    return [(a, b) for a, b, plans in spans if plans == usual]
