@@ -28,6 +28,9 @@ from minigrad.value import Value, walk
 FEW_ELEMENTS = 1 << 14
 """Elements below which it does not matter how a kernel's loops run."""
 
+LARGE_PART = 0.25
+"""The part of the floats that a kernel moves from which on it matters how wide they are."""
+
 
 @dataclass(slots=True)
 class Facts:
@@ -223,7 +226,8 @@ def widened(kernel: Kernel) -> str:
         return ""
     out, size = max(outputs, key=lambda o: (o[0].itemsize, o[1]))
     large = [d for d, n in inputs if 8 * n >= size]
-    if large and all(d.itemsize < out.itemsize for d in large):
+    moved = sum([d.itemsize * n for d, n in (*inputs, *outputs)])
+    if large and size * out.itemsize >= LARGE_PART * moved and all(d.itemsize < out.itemsize for d in large):
         return f"{max(large, key=lambda d: d.itemsize)} to {out}"
     widest = max(inputs + outputs, key=lambda x: x[0].itemsize)[0]
     if widest.itemsize < 8 and any(v.dtype.itemsize == 8 and v.dtype.is_float for v in walk(*values_of(kernel.nests))):

@@ -163,7 +163,7 @@ def _row(k: int, row: Row, warned: list[str], whole: float) -> str:
              _cell(len(row.at), str(len(row.at))), _cell(row.flops / seconds, f"{row.flops / seconds / 1e9:.3g}"),
              _cell(row.bytes / seconds, f"{row.bytes / seconds / 1e9:.3g}"),
              _cell(-1.0 if limit is None else limit,
-                   "" if limit is None else f"{limit:.0%} of {row.limit}{_meter(limit, 'good')}"),
+                   "" if limit is None else f"{_percent(limit)} of {row.limit}{_meter(limit, 'good')}"),
              _cell(row.predicted or -1.0, "" if row.predicted is None else time_text(row.predicted))]
     detail = f'<tr class="detail" id="d{k}" hidden><td colspan="{len(cells)}"><div class="inner">{_detail(row)}' \
         '<div class="forms"></div></div></td></tr>'
@@ -173,6 +173,11 @@ def _row(k: int, row: Row, warned: list[str], whole: float) -> str:
 def _cell(value: float | str, html: str, kind: str = "") -> str:
     data = f' data-value="{value:.9g}"' if not isinstance(value, str) else f' title="{escape(value)}"'
     return f'<td class="{kind}"{data}>{html}</td>' if kind else f"<td{data}>{html}</td>"
+
+
+def _percent(limit: float) -> str:
+    """A share of a limit; of more than it what lies in a cache is read."""
+    return f"{limit:.0%}" if limit <= 1 else ">100%"
 
 
 def _meter(share: float, kind: str = "") -> str:

@@ -43,7 +43,9 @@ def _recompute(facts: Facts) -> str:
 
 
 def _tail(facts: Facts) -> str:
-    return f"it takes {facts.rest:.2g} times as long as with sizes that divide evenly" if facts.rest >= REST else ""
+    if facts.rest < REST or facts.bound == "launch":
+        return ""
+    return f"it takes {facts.rest:.2g} times as long as with sizes that divide evenly"
 
 
 def _few_units(facts: Facts) -> str:
@@ -55,7 +57,8 @@ def _few_units(facts: Facts) -> str:
 
 
 def _low_occupancy(facts: Facts) -> str:
-    if facts.waves is None or not facts.most_waves or facts.bound == "launch" or facts.waves > FULL * facts.most_waves:
+    waits = facts.bound not in ("launch", "arithmetic", "instructions")
+    if facts.waves is None or not facts.most_waves or not waits or facts.waves > FULL * facts.most_waves:
         return ""
     return f"a scheduler holds {facts.waves:.3g} of {facts.most_waves:.3g} waves, of {facts.registers} registers a " \
            f"work-item and {facts.local} bytes of local memory a group"

@@ -20,7 +20,6 @@ from minigrad.handles import live
 from minigrad.report.explained.watch import Moment, Watch
 from minigrad.report.profile import KernelRun, profiling
 from minigrad.runtime.registry import synchronize
-from minigrad.tensor import Tensor
 
 WARM, WATCHED = 2, 5
 """Calls before anything is timed (a captured training step is captured twice: at first it has no gradients yet), and
@@ -29,8 +28,8 @@ those in which launches are timed one by one."""
 PLAIN, PLAIN_S = 10, 1.0
 """The most calls that are timed with nothing looked at, and the seconds after which no further one begins."""
 
-LEAST_TIMES = 3
-"""The number of times that a part of a script runs to be called its step."""
+LEAST_TIMES, LEAST_PART = 3, 0.25
+"""The times that a part of a script runs to be called its step, and the part of the time in kernels that it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +43,16 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The launches of a step in order, and what else happens in it. `wall` are seconds from its begin to its end:
-    of the function with nothing looked at, where `is_plain`; None where nothing runs, but is predicted. `times`: how
-    often the step was looked at; `what` is its name, `how` a sentence about how it was measured."""
+    """The launches of a step in order, and what else happens in it. `wall` are seconds from its begin to its end, None
+    where nothing runs, but is predicted; `captured`: some of it is under `jit`. `what` is its name, `how` words about
+    how it was measured."""
 
     what: str
     how: str
     launches: tuple[Timed, ...]
     moments: tuple[Moment, ...]
     wall: float | None
-    is_plain: bool
     captured: bool
-    times: int
     watch: Watch
 
 
@@ -70,7 +67,7 @@ def watched_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: di
     def call() -> float:
         start = perf_counter()
         result = called(*args, **kwargs)
-        Tensor.realize(*tensors_in(result))
+        settle(tensors_in(result))
         synchronize()
         seconds = perf_counter() - start
         settle(list(live()))  # what it left lazy, so that it does not add up
@@ -92,11 +89,11 @@ def watched_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: di
             call()
     again.learn(first)
     parts = [again.runs[a:b] for a, b in pairwise([*marks, len(again.runs)])]
-    moments = [m for m in again.moments if m.at >= marks[-1]]
+    moments = [Moment(m.kind, m.at - marks[-1], m.text, m.nbytes) for m in again.moments if m.at >= marks[-1]]
     name = getattr(function, "__name__", type(function).__name__)
     how = "predicted: nothing runs on this device" if simulated else \
         "the least of several calls with nothing looked at; launches were timed one by one in further calls"
-    return Step(name, how, _least_launches(parts), _from(moments, marks[-1]), wall, True, captured, WATCHED, again)
+    return Step(name, how, _least_launches(parts), tuple(moments), wall, captured, again)
 
 
 def afresh(function: Callable[..., Any]) -> tuple[Callable[..., Any], bool]:
@@ -131,10 +128,6 @@ def _least_launches(parts: Sequence[Sequence[KernelRun]]) -> tuple[Timed, ...]:
     return tuple([Timed(r.plan, r.item, seconds * factor) for r, seconds in zip(last, each, strict=True)])
 
 
-def _from(moments: Sequence[Moment], start: int) -> tuple[Moment, ...]:
-    return tuple([Moment(m.kind, m.at - start, m.text, m.nbytes) for m in moments])
-
-
 # ---- a script ----
 
 
@@ -162,34 +155,39 @@ def _step_of(watch: Watch, name: str) -> Step:
     simulated = any(plan.device.simulates for plan in watch.plans.values())
     spans = _spans(watch)
     if len(spans) < LEAST_TIMES:
-        parts, walls = [watch.runs], [watch.wall]
-        how, what = "the whole run, its compiling included; launches timed one by one", name
-    else:
-        parts = [watch.runs[a:b] for a, b in spans]
-        walls = [watch.runs[b].start - watch.runs[a].start for a, b in spans]
-        how = f"the least of {len(spans)} steps of the script, with launches timed one by one"
-        what = f"a step of {name}"
-    start = spans[-1][0] if len(spans) >= LEAST_TIMES else 0
-    end = spans[-1][1] if len(spans) >= LEAST_TIMES else len(watch.runs)
-    moments = [m for m in watch.moments if start < m.at <= end] if start else watch.moments
-    captured = any(m.kind == "capture" for m in watch.moments)
-    return Step(what, "predicted: nothing runs on this device" if simulated else how, _least_launches(parts),
-                _from(moments, start), None if simulated else min(walls), False, captured, len(parts), watch)
+        return Step(name, "predicted: nothing runs on this device" if simulated else
+                    "the whole run, with its compiling; launches timed one by one", _least_launches([watch.runs]),
+                    tuple(watch.moments), None if simulated else watch.wall, _captures(watch), watch)
+    begins = [*watch.begins, len(watch.runs)]
+    parts = [watch.runs[begins[a]:begins[b]] for a, b in spans]
+    launches = _least_launches(parts)
+    start, end = begins[spans[-1][0]], begins[spans[-1][1]]
+    moments = [Moment(m.kind, m.at - start, m.text, m.nbytes) for m in watch.moments if start < m.at <= end]
+    wall = sum([t.seconds for t in launches]) + min([watch.between(a, b) for a, b in spans])
+    how = f"the least of {len(spans)} steps of the script, launches timed one by one, and what lies between their lists"
+    return Step(f"a step of {name}", "predicted: nothing runs on this device" if simulated else how, launches,
+                tuple(moments), None if simulated else wall, _captures(watch), watch)
+
+
+def _captures(watch: Watch) -> bool:
+    return any(m.kind == "capture" for m in watch.moments)
 
 
 def _spans(watch: Watch) -> list[tuple[int, int]]:
-    """(begin, end) in `runs` of the steps that are alike: from one run of the longest list of launches to the next."""
-    begins = watch.begins
-    plans = [id(watch.runs[k].plan) for k in begins if k < len(watch.runs)]
+    """(begin, end) among the lists of launches, of the steps that are alike: from one run of the plan that takes most
+    of the time among those that come often, to the next. The first is left out, which compiles. None where these steps
+    are a small part of what runs."""
+    plans = [id(watch.runs[k].plan) for k in watch.begins if k < len(watch.runs)]
     spent: Counter[int] = Counter()
     for run in watch.runs:
         spent[id(run.plan)] += int(run.seconds * 1e9)
-    if not spent:
+    often = [plan for plan, count in Counter(plans).items() if count >= LEAST_TIMES + 2]
+    if not often:
         return []
-    longest = spent.most_common(1)[0][0]
+    longest = max(often, key=lambda plan: spent[plan])
     at = [k for k, plan in enumerate(plans) if plan == longest]
-    spans = [(begins[a], begins[b], tuple(plans[a:b])) for a, b in pairwise(at)]
-    if not spans:
-        return []
+    spans = [(a, b, tuple(plans[a:b])) for a, b in pairwise(at)][1:]
     usual = Counter(plans for _, _, plans in spans).most_common(1)[0][0]
+    if sum([spent[plan] for plan in dict.fromkeys(usual)]) < LEAST_PART * sum(spent.values()):
+        return []
     return [(a, b) for a, b, plans in spans if plans == usual]

@@ -18,7 +18,7 @@ MATTERS = 0.02
 EAGERLY = ": runs eagerly"
 """Words in what a function under `jit` notes that it does not capture."""
 
-LAUNCHING, OUTSIDE, LAUNCH_US = 0.3, 0.4, 2.0
+LAUNCHING, OUTSIDE, LAUNCH_US = 0.3, 0.5, 2.0
 """Parts of a step from which on launches, and what is outside kernels, are warned of; microseconds of a launch where
 nobody measured it."""
 

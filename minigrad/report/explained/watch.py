@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 from minigrad.engine.observe import Ran, line_of
@@ -35,10 +36,11 @@ class Moment:
 class Watch(Profile):
     """A profile with the memory of each plan, by its id, and the values of its symbolic dims and the number of Nodes it
     came from, as far as it came from a graph meanwhile. `begins` are positions in `runs` where a list of launches
-    began."""
+    began, `called_at` when each did."""
 
     needs_kernels = True
     begins: list[int] = field(default_factory=list)
+    called_at: list[float] = field(default_factory=list)
     memory: dict[int, Memory] = field(default_factory=dict)
     dims: dict[int, dict[str, int]] = field(default_factory=dict)
     nodes: dict[int, int] = field(default_factory=dict)
@@ -50,6 +52,14 @@ class Watch(Profile):
         """Counts a list of launches, and notes where it begins."""
         super().called()
         self.begins.append(len(self.runs))
+        self.called_at.append(perf_counter() - self._begin)
+
+    def between(self, first: int, last: int) -> float:
+        """The seconds from the end of each list of launches, from number `first` to before `last`, to the next one's
+        begin: what is left without what timing them one by one costs."""
+        ends = [self.runs[k - 1] for k in self.begins[first + 1:last + 1]]
+        return sum([max(0.0, at - end.start - end.seconds)
+                    for at, end in zip(self.called_at[first + 1:last + 1], ends, strict=True)])
 
     def launched(self, plan: ExecutionPlan, item: int, start: float, seconds: float, buffers: list[Any]) -> None:
         """Keeps what a launch took; of the first one of each plan where its memory lies."""
