@@ -1,8 +1,6 @@
 """A step to explain, watched: the calls of a function, or the part of a script that comes again and again."""
 from __future__ import annotations
 
-import runpy
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from minigrad.errors import MinigradError
 from minigrad.handles import live
 from minigrad.report.explained.watch import Moment, Watch
 from minigrad.report.profile import KernelRun, profiling
+from minigrad.report.scripts import run_script
 from minigrad.runtime.registry import synchronize
 
 WARM, WATCHED = 2, 5
@@ -134,18 +133,9 @@ def _least_launches(parts: Sequence[Sequence[KernelRun]]) -> tuple[Timed, ...]:
 def watched_script(path: Path, arguments: Sequence[str]) -> Step:
     """The step of a script, which runs as it would alone: what lies between two runs of the list of launches that takes
     most of the time, where that comes often enough, else all of it. Raises MinigradError where no kernel runs."""
-    if not path.is_file():
-        raise MinigradError(f"[explain] expected a file of Python, got {str(path)!r}")
-    watch, before = Watch(), (sys.argv, list(sys.path))
-    sys.argv, sys.path[0] = [str(path), *arguments], str(path.resolve().parent)
-    try:
-        with profiling(watch):
-            runpy.run_path(str(path), run_name="__main__")
-    except SystemExit as end:
-        if end.code not in (None, 0):
-            raise MinigradError(f"[explain] expected a script that ends well, got {end.code!r} from {path}") from None
-    finally:
-        sys.argv, sys.path[:] = before
+    watch = Watch()
+    with profiling(watch):
+        run_script(path, arguments)
     if not watch.runs:
         raise MinigradError(f"[explain] expected a script that runs kernels, got none from {path}")
     return _step_of(watch, path.name)
