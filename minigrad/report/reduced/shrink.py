@@ -12,7 +12,9 @@ import numpy as np
 from minigrad.errors import InternalError, MinigradError
 from minigrad.report.reduced.program import Program, Row
 
-TRIES = 400
+TRIES, CUTS, MOST_TRIED = 400, 5, 64
+"""The programs that are asked at most; the distances from the result at which all is cut off; the operations of one
+program that are replaced or left out one by one."""
 
 REFUSALS = (MinigradError, InternalError, ValueError, TypeError, IndexError, KeyError, AttributeError,
             NotImplementedError, ZeroDivisionError, AssertionError)
@@ -56,24 +58,39 @@ FEW = 12
 
 
 def _earlier(program: Program) -> Iterator[Program]:
-    """With an earlier row as the result: half of them, a quarter, and so on, then each."""
+    """With an earlier row as the result: the middle one, then between that and the end, and so on. A fault is seen in
+    most of what follows it, so that halving comes to the first row that has it."""
     made = [k for k, row in enumerate(program.rows) if row.op is not None and k != program.target]
-    tried = dict.fromkeys([made[len(made) * part // 16] for part in range(16)]) if len(made) > 16 else {}
-    for k in [*tried, *(reversed(made) if len(made) <= 64 else ())]:
-        yield program.pruned(k)
+    at = 0
+    while at < len(made):
+        at += (len(made) - at + 1) // 2
+        yield program.pruned(made[at - 1])
 
 
 def _leaves(program: Program) -> Iterator[Program]:
-    """With the value that NUMPY computes in place of an operation, that with most behind it first."""
+    """With values that NUMPY computes in place of operations: of all that are so far from the result, then of one of
+    them, that with most behind it first."""
+    if program.size == 1:
+        return
     try:
         with np.errstate(all="ignore"):
             values = program.values()
     except REFUSALS:
         return
+
+    def instead(k: int) -> Row:
+        return Row(None, (), {}, program.rows[k].dtype, values[k])
+
+    near = [program.target]
+    for _ in range(CUTS):
+        inside = set(near)
+        edge = {i for k in near for i in program.rows[k].inputs} - inside
+        yield program.changed({k: instead(k) for k in edge if program.rows[k].op is not None})
+        near = [*near, *edge]
     below = _below(program)
     made = [k for k, row in enumerate(program.rows) if row.op is not None and k != program.target]
-    for k in sorted(made, key=lambda k: -below[k])[:64]:
-        yield program.changed({k: Row(None, (), {}, program.rows[k].dtype, values[k])})
+    for k in sorted(made, key=lambda k: -below[k])[:MOST_TRIED]:
+        yield program.changed({k: instead(k)})
 
 
 def _below(program: Program) -> list[int]:
@@ -88,7 +105,7 @@ def _bypassed(program: Program) -> Iterator[Program]:
     """Without an operation, whose operand of its shape and type goes where it went."""
     shapes = _shapes(program)
     made = [k for k, row in enumerate(program.rows) if row.op is not None]
-    for k in reversed(made[-64:]):
+    for k in reversed(made[-MOST_TRIED:]):
         for i in program.rows[k].inputs:
             if shapes[i] == shapes[k] and program.rows[i].dtype is program.rows[k].dtype:
                 rows = [replace(row, inputs=tuple([i if x == k else x for x in row.inputs])) for row in program.rows]
@@ -104,14 +121,17 @@ def _smaller(program: Program) -> Iterator[Program]:
     sizes = {n for shape in _shapes(program) for n in shape if isinstance(n, int) and n > 1}
     for n in sorted(sizes, reverse=True):
         for m in dict.fromkeys(x for x in (1, 2, 3, 4, 8, 16, n // 2, n - 1) if 0 < x < n):
-            yield Program(tuple([_resized(row, n, m) for row in program.rows]), program.target)
+            rows = tuple([_resized(row, n, m) for row in program.rows])
+            if any(a is not b for a, b in zip(rows, program.rows, strict=True)):
+                yield Program(rows, program.target)
 
 
 def _resized(row: Row, n: int, m: int) -> Row:
     if row.value is not None:
         cut = row.value[tuple([slice(m) if size == n else slice(None) for size in row.value.shape])]
-        return replace(row, value=np.ascontiguousarray(cut))
-    return replace(row, params={name: _with_size(p, n, m) for name, p in row.params.items()})
+        return row if cut.shape == row.value.shape else replace(row, value=np.array(cut))
+    params = {name: _with_size(p, n, m) for name, p in row.params.items()}
+    return row if params == row.params else replace(row, params=params)
 
 
 def _with_size(param: Any, n: int, m: int) -> Any:

@@ -61,5 +61,5 @@ def _literal(param: Any) -> str:
     if isinstance(param, DType):
         return f"dtypes.{_dtype(param)}"
     if isinstance(param, tuple):
-        return "(" + "".join(f"{_literal(p)}, " for p in param).rstrip() + ")" if param else "()"
+        return f"({', '.join(map(_literal, param))}{',' if len(param) == 1 else ''})"
     return _number(param) if isinstance(param, float) else repr(param)
