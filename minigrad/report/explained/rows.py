@@ -1,7 +1,7 @@
 """The kernels of a step as rows: equal launches from one line together, with amounts, times, facts and reasons."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from minigrad.codegen.cost.launch import launched
@@ -73,23 +73,26 @@ class Row:
 def rows_of(step: Step) -> list[Row]:
     """The rows of a step, the longest first."""
     found: dict[tuple[object, ...], Row] = {}
+    of_item: dict[tuple[int, int], Row] = {}
     for at, t in enumerate(step.launches):
-        item, line = t.plan.items[t.item], t.plan.lines.get(t.item, "")
-        dims = step.watch.dims.get(id(t.plan), {})
-        sizes = tuple([number(d, dims) if isinstance(d, int) or dims else 0 for row in item.rows for d in row.dims])
-        key = item.name, item.function, sizes, len(item.rows), line, t.plan.device.name
-        row = found.get(key)
+        item, place = t.plan.items[t.item], (id(t.plan), t.item)
+        row = of_item.get(place)
         if row is None:
-            row = found[key] = Row(t.plan, t.item, line, dims)
+            line, dims = t.plan.lines.get(t.item, ""), step.watch.dims.get(id(t.plan), {})
+            sizes = tuple([number(d, dims) if isinstance(d, int) or dims else 0 for r in item.rows for d in r.dims])
+            key = item.name, item.function, sizes, len(item.rows), line, t.plan.device.name
+            row = of_item[place] = found.setdefault(key, Row(t.plan, t.item, line, dims))
         row.at.append(at)
         row.seconds += t.seconds
         row.flops += item.flops
         row.bytes += item.bytes
     rows = sorted(found.values(), key=lambda r: -r.seconds)
+    edges: dict[int, Edges] = {}
     for row in rows:
         _add_limit(row)
         _add_facts(row)
-        _add_reasons(row)
+        known = edges.get(id(row.plan)) or edges.setdefault(id(row.plan), Edges(row.plan))
+        row.begins, row.ends = known.begins(row.launch), tuple(known.ends(row.item))
     return rows
 
 
@@ -131,30 +134,36 @@ def clock(device: CPU) -> float:
 # ---- why a kernel begins and ends where it does ----
 
 
-def _add_reasons(row: Row) -> None:
-    plan, item = row.plan, row.launch
-    apart = {(id(s.kernel), s.origins): s.reasons for s in plan.schedule.steps}
-    row.begins = apart.get((id(item.kernel), item.origins), ())
-    row.ends = tuple(_ends(plan, row.item, apart))
+class Edges:
+    """Who reads what in a plan, and why kernels do not compute more."""
 
+    def __init__(self, plan: ExecutionPlan):
+        self.plan, self.outputs = plan, set(plan.schedule.outputs)
+        self.apart = {(id(s.kernel), s.origins): s.reasons for s in plan.schedule.steps}
+        self.readers: dict[int, list[int]] = {}
+        for k, item in enumerate(plan.items):
+            for slot in item.reads:
+                self.readers.setdefault(slot, []).append(k)
 
-def _ends(plan: ExecutionPlan, k: int, apart: dict[tuple[int, tuple[int, ...]], tuple[str, ...]]) -> list[str]:
-    item, found = plan.items[k], []
-    if item.kernel is not None:
-        stages = len(stages_of(item.kernel, plan.device.target).stages)
+    def begins(self, item: Item) -> tuple[str, ...]:
+        """What was kept apart from a kernel, and why."""
+        return self.apart.get((id(item.kernel), item.origins), ())
+
+    def ends(self, k: int) -> Iterator[str]:
+        """Why a launch ends where it does."""
+        plan, item = self.plan, self.plan.items[k]
+        stages = 1 if item.kernel is None else len(stages_of(item.kernel, plan.device.target).stages)
         if stages > 1:
-            found.append(f"it is launch {item.stage + 1} of {stages} of one kernel, of which each needs all of the one "
-                         "before")
-    if item.writes & set(plan.schedule.outputs):
-        found.append("its result outlives the step, or is read by a later part of it")
-    readers = [x for x in plan.items[k + 1:] if x.reads & item.writes and x.kernel is not item.kernel]
-    if len(readers) > 1:
-        found.append(f"its result is read by {quantity(len(readers), 'kernel')}: {_named(readers)}")
-    elif readers:
-        why = apart.get((id(readers[0].kernel), readers[0].origins), ())
-        more = f", which keeps apart {'; '.join(why)}" if why else ""
-        found.append(f"its result is read by {readers[0].name}{more}")
-    return found
+            yield f"it is launch {item.stage + 1} of {stages} of one kernel, of which each needs all of the one before"
+        if item.writes & self.outputs:
+            yield "its result outlives the step, or is read by a later part of it"
+        later = {r for slot in item.writes for r in self.readers.get(slot, ()) if r > k}
+        readers = [plan.items[r] for r in sorted(later) if plan.items[r].kernel is not item.kernel]
+        if len(readers) > 1:
+            yield f"its result is read by {quantity(len(readers), 'kernel')}: {_named(readers)}"
+        elif readers:
+            why = self.begins(readers[0])
+            yield f"its result is read by {readers[0].name}" + (f", which keeps apart {'; '.join(why)}" if why else "")
 
 
 def _named(items: Sequence[Item]) -> str:

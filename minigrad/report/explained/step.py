@@ -20,12 +20,12 @@ from minigrad.report.profile import KernelRun, profiling
 from minigrad.report.scripts import run_script
 from minigrad.runtime.registry import synchronize
 
-WARM, WATCHED = 2, 5
-"""Calls before anything is timed (a captured training step is captured twice: at first it has no gradients yet), and
-those in which launches are timed one by one."""
+WARM, PLAIN, WATCHED = 2, 10, 5
+"""Calls before anything is timed (a captured training step is captured twice: at first it has no gradients yet), those
+that are timed with nothing looked at, and those in which launches are timed one by one: the most of each."""
 
-PLAIN, PLAIN_S = 10, 1.0
-"""The most calls that are timed with nothing looked at, and the seconds after which no further one begins."""
+MOST_S = 1.0
+"""The seconds after which no further call begins where there was one."""
 
 LEAST_TIMES, LEAST_PART = 3, 0.25
 """The times that a part of a script runs to be called its step, and the part of the time in kernels that it takes."""
@@ -82,8 +82,9 @@ def watched_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: di
     simulated = any(plan.device.simulates for plan in first.plans.values())
     wall = None if simulated else _plain_seconds(call)
     marks: list[int] = []
+    begin = perf_counter()
     with profiling(again):
-        for _ in range(WATCHED):
+        while not marks or (len(marks) < WATCHED and perf_counter() - begin < MOST_S):
             marks.append(len(again.runs))
             call()
     again.learn(first)
@@ -111,7 +112,7 @@ def _plain_seconds(call: Callable[[], float]) -> float:
     """The least time of a call: others on the machine can only make it longer."""
     found: list[float] = []
     begin = perf_counter()
-    while len(found) < 3 or (len(found) < PLAIN and perf_counter() - begin < PLAIN_S):
+    while not found or (len(found) < PLAIN and perf_counter() - begin < MOST_S):
         found.append(call())
     return min(found)
 
