@@ -139,7 +139,7 @@ def _evaluate(node: Node, operands: list[Any], rounds: bool) -> np.ndarray:
 
 
 evaluator: Callable[[Node, list[Any], bool], np.ndarray] = _evaluate
-"""How a Node is computed from its operands: `report/reduced/rounding.py` puts errors of rounding in."""
+"""The function that computes a Node from its operands: `report/reduced/rounding.py` puts errors of rounding in."""
 
 
 def _sum_of_product(x: np.ndarray, y: np.ndarray, *, axes: tuple[int, ...]) -> np.ndarray:

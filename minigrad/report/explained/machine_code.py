@@ -15,7 +15,7 @@ _JUMP = re.compile(r"^\s+(?:j\w+|b|b\.\w+|cbn?z|tbn?z)\s+(?:.*,\s*)?([.\w$]+)\s*
 _VECTOR = re.compile(r"[xyz]mm\d+|\bv\d+\.|\bq\d+\b")
 _ON_STACK = re.compile(r"[xyz]mm\d+.*\(%(r[sb]p)|\(%(r[sb]p).*[xyz]mm\d+|\b(?:ld|st)[rpu]+\s+q\d+.*\[(sp)")
 _FRAME = "movq\t%rsp, %rbp"
-"""What makes %rbp point to the stack, rather than to anything."""
+"""The instruction that makes %rbp point to the stack, rather than to anything."""
 
 
 def machine_code(program: Program, device: Device) -> str:

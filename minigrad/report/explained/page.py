@@ -206,6 +206,6 @@ def _chips(row: Row) -> Iterator[tuple[str, str]]:
         yield "waves", f"{facts.waves:.3g} of {facts.most_waves:.3g} a scheduler"
         yield "local memory", size_text(facts.local)
     elif facts.workers is not None:
-        yield "shared out", f"{quantity(facts.workers, 'part')} for {facts.units} cores"
+        yield "shared out", f"as {facts.workers} for {facts.units} cores"
     if len(row.launch.rows) > 1:
         yield "programs in a launch", str(len(row.launch.rows))

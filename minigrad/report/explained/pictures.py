@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from minigrad.errors import quantity
 from minigrad.report.explained.layout import Box
 from minigrad.report.explained.memory_map import MemoryMap
 from minigrad.report.explained.step import Step
@@ -24,8 +25,9 @@ def graph_picture(step: Step, boxes: Sequence[Box], row_of: Sequence[int], secon
     if not boxes:
         return ""
     x_of, y_of, column, (width, height) = _places(boxes)
-    parts = [f'<svg class="graph" role="img" aria-label="graph of {len(step.launches)} launches" width="{width}" '
-             f'height="{height}" viewBox="0 0 {width} {height}">']
+    launches = quantity(len(step.launches), "launch")
+    parts = [f'<svg class="graph" role="img" aria-label="graph of {launches}" width="{width}" height="{height}" '
+             f'viewBox="0 0 {width} {height}">']
     for b, box in enumerate(boxes):
         for r in sorted(box.reads):
             parts.append(_edge(r, b, x_of[r] + WIDTH / 2, y_of[r] + HEIGHT, x_of[b] + WIDTH / 2, y_of[b],
@@ -76,7 +78,8 @@ def _box(step: Step, box: Box, b: int, x: float, y: float, row: int, seconds: fl
 def memory_picture(memory: MemoryMap) -> str:
     """Memory from launch to launch: what was there before and results below, temporaries above."""
     across, up = MAP_WIDTH / max(memory.launches, 1), MAP_HEIGHT / max(memory.peak, 1)
-    parts = [f'<svg class="memory" role="img" aria-label="memory over {memory.launches} launches" '
+    launches = quantity(memory.launches, "launch")
+    parts = [f'<svg class="memory" role="img" aria-label="memory over {launches}" '
              f'viewBox="0 0 {MAP_WIDTH} {MAP_HEIGHT}" preserveAspectRatio="none">']
     for k, h in enumerate(memory.held):
         w, tall = max(1.0, (h.last - h.first + 1) * across), max(0.4, h.nbytes * up)

@@ -1,4 +1,4 @@
-"""What is known of a step, put together: a summary, rows, warnings, boxes and memory, as one dictionary."""
+"""All that is known of a step, put together: a summary, rows, warnings, boxes and memory, as one dictionary."""
 from __future__ import annotations
 
 from collections.abc import Iterator

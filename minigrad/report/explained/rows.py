@@ -105,7 +105,7 @@ def _add_limit(row: Row) -> None:
 
 
 def _add_facts(row: Row) -> None:
-    """What is known of the loops of the first launch, and the time that is predicted for all."""
+    """Adds what is known of the loops of the first launch, and the time that is predicted for all."""
     item, device, stage = row.launch, row.plan.device, row.stage
     if item.function is None:
         return
@@ -146,11 +146,11 @@ class Edges:
                 self.readers.setdefault(slot, []).append(k)
 
     def begins(self, item: Item) -> tuple[str, ...]:
-        """What was kept apart from a kernel, and why."""
+        """Texts about what was kept apart from a kernel, and why."""
         return self.apart.get((id(item.kernel), item.origins), ())
 
     def ends(self, k: int) -> Iterator[str]:
-        """Why a launch ends where it does."""
+        """Texts about why a launch ends where it does."""
         plan, item = self.plan, self.plan.items[k]
         stages = 1 if item.kernel is None else len(stages_of(item.kernel, plan.device.target).stages)
         if stages > 1:

@@ -52,8 +52,8 @@ def _few_units(facts: Facts) -> str:
     if facts.workers is None or facts.workers >= facts.units or facts.grouped or facts.bound == "launch":
         return ""
     if facts.is_gpu:
-        return f"{quantity(facts.workers, 'group')} for {facts.units} units"
-    return f"{quantity(facts.workers, 'part')} for {facts.units} cores" if facts.one >= SHARED_OUT_S else ""
+        return f"{facts.workers} groups for {facts.units} units"
+    return f"it is shared out to {facts.workers} of {facts.units} cores" if facts.one >= SHARED_OUT_S else ""
 
 
 def _low_occupancy(facts: Facts) -> str:

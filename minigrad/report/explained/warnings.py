@@ -60,7 +60,7 @@ class NamedWarning:
 
     @property
     def cure(self) -> str:
-        """What to do."""
+        """Advice: what to do."""
         return CURES[self.name]
 
 
@@ -82,7 +82,7 @@ def warnings_of(step: Step, rows: Sequence[Row], total: float) -> list[NamedWarn
 
 
 def launch_seconds(row: Row) -> float:
-    """What beginning a launch of its device takes."""
+    """The seconds that it takes to begin a launch of its device."""
     device = row.plan.device
     if isinstance(device, SimulatedGpu):
         return device.facts.launch_us_measured * 1e-6

@@ -19,7 +19,8 @@ NEAR, RUNS = 64, 32
 that may explain it."""
 
 SURE, SURE_RUNS = 64, 3
-"""How much further off than errors explain a number is that no more evaluations than so many are asked about."""
+"""The factor by which a number is further off than errors explain that ends the search for an explanation, after so
+many evaluations."""
 
 DIRECTIONS, STEP, OFF, LEAST = 3, 1e-6, 1e-3, 1e-7
 """Directions along which a slope is taken, the part of the numbers that a step along it is, the part of a slope by

@@ -29,6 +29,6 @@ def told(program: Program, device: str) -> str:
 
 
 def kind_of(text: str) -> str:
-    """What smaller programs are to have in common: the type of an error, or that numbers are off."""
+    """The name of what smaller programs are to have in common: the type of an error, or that numbers are off."""
     head = text.partition(":")[0]
     return head if head.endswith("Error") else "off" if text else ""

@@ -18,7 +18,7 @@ program that are replaced or left out one by one."""
 
 REFUSALS = (MinigradError, InternalError, ValueError, TypeError, IndexError, KeyError, AttributeError,
             NotImplementedError, ZeroDivisionError, AssertionError)
-"""What operations and their references raise for operands that no longer fit."""
+"""Errors that operations and their references raise for operands that no longer fit."""
 
 
 def shrink(program: Program, fails: Callable[[Program], bool], tries: int = TRIES) -> Program:

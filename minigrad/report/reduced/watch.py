@@ -131,7 +131,7 @@ class Comparing:
 
     @contextmanager
     def _apart(self) -> Iterator[None]:
-        """What is computed meanwhile is ours: nobody watches."""
+        """Nobody watches what is computed meanwhile: it is ours."""
         self._busy = True
         mine = [d for d in dry_runs if d is self]
         for d in mine:
