@@ -64,7 +64,7 @@ class Captures:
         self.memory: str | None = None
         self.last_reason: str | None = None
         self._surroundings = Surroundings(function, owner)
-        self._owner = None if owner is None else ref(owner)
+        self.owner = None if owner is None else ref(owner)
         self._kept: list[Capture] = []
         self._eager: set[tuple] = set()
         self._replays = self._since_replay = 0
@@ -149,7 +149,7 @@ class Captures:
                 if found:
                     Tensor.realize(*found)
                 return result
-        return self.function(*args, **kwargs) if self._owner is None else self.function(self._owner(), *args, **kwargs)
+        return self.function(*args, **kwargs) if self.owner is None else self.function(self.owner(), *args, **kwargs)
 
     @property
     def replays(self) -> int:
@@ -229,7 +229,7 @@ class Captures:
     # Words
 
     def _named(self, args: tuple, kwargs: dict[str, Any], arguments: Arguments, around: tuple) -> list[tuple[str, Any]]:
-        names = self._surroundings.names(args, kwargs, self._owner is not None)
+        names = self._surroundings.names(args, kwargs, self.owner is not None)
         return [*zip(names, arguments.plain_keys(len(args)), strict=True), *around]
 
     def _difference(self, named: list[tuple[str, Any]]) -> str:

@@ -183,3 +183,19 @@ def test_a_step_of_many_programs_stays_small() -> None:
     assert len(step.boxes) <= 120 and len(page) < 6_000_000
     assert len(step.rows) <= MOST_ROWS or any("row" in text for text in step.left_out)
     assert sum(row.seconds for row in step.rows) == pytest.approx(30 * sum(t.seconds for t in report.step.launches))
+
+
+def test_a_method_under_jit_is_explained_for_its_object() -> None:
+    class Layer:
+        def __init__(self) -> None:
+            self.w = tensor(8, 4)
+
+        @jit
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ self.w
+
+    layer, x = Layer(), tensor(2, 8)
+    before = layer.forward(x).numpy()
+    report = minigrad.explain(layer.forward, x, path=None)
+    assert report.step.captured and [row.flops for row in report.rows] == [2 * 2 * 8 * 4]
+    assert layer.forward.captures == 1 and np.array_equal(layer.forward(x).numpy(), before)

@@ -92,7 +92,7 @@ class Report:
             "seconds": self.seconds, "wall": step.wall, "kernels": self.kernels, "least": self.least,
             "launches": len(step.launches), "programs": len(self.rows), "nodes": sum(nodes.values()),
             "flops": sum([r.flops for r in self.rows]), "bytes": sum([r.bytes for r in self.rows]),
-            "limits": {d: found._asdict() for d, found in limits.items() if found is not None},
+            "limits": {d: {"gflops": x.gflops, "gb_s": x.gb_s} for d, x in limits.items() if x is not None},
             "bar": list(self.bar()),
             "warnings": [{"name": w.name, "text": w.text, "cure": w.cure, "page": f"{PAGE}#{w.name}",
                           "share": w.share, "rows": list(w.rows)} for w in self.warnings],

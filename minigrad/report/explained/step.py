@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from minigrad.capture.arguments import tensors_in
-from minigrad.capture.jit import Jit, Method
+from minigrad.capture.jit import Captured, Jit
 from minigrad.capture.journal import settle
 from minigrad.engine.plan import ExecutionPlan
 from minigrad.errors import MinigradError
@@ -90,7 +90,8 @@ def watched_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: di
     again.learn(first)
     parts = [again.runs[a:b] for a, b in pairwise([*marks, len(again.runs)])]
     moments = [Moment(m.kind, m.at - marks[-1], m.text, m.nbytes) for m in again.moments if m.at >= marks[-1]]
-    name = getattr(function, "__name__", type(function).__name__)
+    named = function.own().function if isinstance(function, Captured) else function
+    name = getattr(named, "__name__", type(named).__name__)
     how = "predicted: nothing runs on this device" if simulated else \
         "the least of several calls with nothing looked at; launches were timed one by one in further calls"
     return Step(name, how, _least_launches(parts), tuple(moments), wall, captured, again)
@@ -99,13 +100,11 @@ def watched_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: di
 def afresh(function: Callable[..., Any]) -> tuple[Callable[..., Any], bool]:
     """A function under `jit` without its captures, so that new ones know lines and kernels; others as they are. And
     whether it is under `jit`."""
-    if isinstance(function, Method):
-        return Method(_copy(function._jit), function._instance), True
-    return (_copy(function), True) if isinstance(function, Jit) else (function, False)
-
-
-def _copy(function: Jit) -> Jit:
-    return Jit(function._function, *function._options)
+    if not isinstance(function, Captured):
+        return function, False
+    own = function.own()
+    made = Jit(own.function, own.limit, own.donate, own.budget, own.search)
+    return (made if own.owner is None else made.__get__(own.owner())), True
 
 
 def _plain_seconds(call: Callable[[], float]) -> float:
