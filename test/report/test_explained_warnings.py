@@ -115,10 +115,9 @@ def test_a_tile_that_has_more_sums_than_there_are_registers_spills() -> None:
     planned = minigrad.plans.of(x @ w)
     (name, text), = planned.items()
     rows = next(line for line in text.splitlines() if line.startswith("  split i0"))
-    larger = text.replace(rows, rows.rpartition("by ")[0] + "by 32, back")
-    assert "spill" not in of_kernels(lambda: x @ w)
-    with minigrad.plans({name: larger}):
-        assert "spill" in of_kernels(lambda: x @ w)
+    for count, spills in ((2, False), (32, True)):
+        with minigrad.plans({name: text.replace(rows, f"{rows.rpartition('by ')[0]}by {count}, back")}):
+            assert ("spill" in of_kernels(lambda: x @ w)) == spills
 
 
 LOOP = """f:

@@ -71,7 +71,7 @@ def _box(step: Step, box: Box, b: int, x: float, y: float, row: int, seconds: fl
             f'<rect x="{x:.0f}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="5"/>'
             f'<rect class="heat" x="{x:.0f}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="5" '
             f'style="opacity:{min(0.75, 0.04 + share ** 0.5):.2f}"/>'
-            f'<text x="{x + 8:.0f}" y="{y + 14}">{escape(_short(title, 27))}</text>'
+            f'<text x="{x + 8:.0f}" y="{y + 14}">{escape(_short(title, 25))}</text>'
             f'<text class="small" x="{x + 8:.0f}" y="{y + 27}">{escape(_short(where, 32))}</text></a>')
 
 
