@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,5 +21,11 @@ def run_script(path: Path, arguments: Sequence[str]) -> None:
     except SystemExit as end:
         if end.code not in (None, 0):
             raise MinigradError(f"[script] expected a script that ends well, got {end.code!r} from {path}") from None
+    except MinigradError:
+        raise
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise MinigradError(f"[script] expected a script that ends well, got {type(error).__name__}: {error} at "
+                            f"{Path(where.filename).name}:{where.lineno}") from error
     finally:
         sys.argv, sys.path[:] = before

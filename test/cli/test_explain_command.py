@@ -52,10 +52,12 @@ def test_a_function_of_a_file_gives_the_step(capsys: pytest.CaptureFixture[str])
     (["mine.py:nothing"], "expected a function of mine.py, got 'nothing'"),
     (["mine.py", "--out", "nowhere/report.html"], "No such file or directory"),
     (["ends.py"], "expected a script that ends well, got 3 from ends.py"),
+    (["fails.py"], "got ValueError: invalid literal for int() with base 10: 'x' at fails.py:2"),
     (["empty.py"], "expected a script that runs kernels, got none from empty.py")])
 def test_mistakes_are_one_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("ends.py").write_text("raise SystemExit(3)")
     Path("empty.py").write_text("1 + 1")
+    Path("fails.py").write_text("\nint('x')")
     assert main(["explain", *arguments]) == 1
     err = capsys.readouterr().err
     assert words in err and len(err.splitlines()) == 1

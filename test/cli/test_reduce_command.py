@@ -46,10 +46,12 @@ def test_what_is_wrong_is_a_test_on_stdout(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize("name, words", [
     ("nowhere.py", "expected a file of Python, got 'nowhere.py'"),
     ("ends.py", "expected a script that ends well, got 3"),
+    ("fails.py", "got ValueError: invalid literal for int() with base 10: 'x' at fails.py:2"),
     ("empty.py", "expected a script that computes on a device with kernels")])
 def test_mistakes_are_one_line(name: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("ends.py").write_text("raise SystemExit(3)")
     Path("empty.py").write_text("1 + 1")
+    Path("fails.py").write_text("\nint('x')")
     assert main(["reduce", name]) == 1
     err = capsys.readouterr().err
     assert words in err and len(err.splitlines()) == 1

@@ -27,8 +27,8 @@ that are timed with nothing looked at, and those in which launches are timed one
 MOST_S = 1.0
 """The seconds after which no further call begins where there was one."""
 
-LEAST_TIMES, LEAST_PART = 3, 0.25
-"""The times that a part of a script runs to be called its step, and the part of the time in kernels that it takes."""
+LEAST_TIMES = 3
+"""The times that a part of a script runs to be called its step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,9 @@ def _step_of(watch: Watch, name: str) -> Step:
     start, end = begins[spans[-1][0]], begins[spans[-1][1]]
     moments = [Moment(m.kind, m.at - start, m.text, m.nbytes) for m in watch.moments if start < m.at <= end]
     wall = sum([t.seconds for t in launches]) + min([watch.between(a, b) for a, b in spans])
-    how = f"the least of {len(spans)} steps of the script, launches timed one by one, and what lies between their lists"
+    share = sum([r.seconds for part in parts for r in part]) / (watch.seconds or 1.0)
+    how = (f"the least of {len(spans)} steps of the script, which take {share:.0%} of its time in kernels: launches, "
+           "timed one by one, and what lies between their lists")
     return Step(f"a step of {name}", "predicted: nothing runs on this device" if simulated else how, launches,
                 tuple(moments), None if simulated else wall, _captures(watch), watch)
 
@@ -165,8 +167,7 @@ def _captures(watch: Watch) -> bool:
 
 def _spans(watch: Watch) -> list[tuple[int, int]]:
     """(begin, end) among the lists of launches, of the steps that are alike: from one run of the plan that takes most
-    of the time among those that come often, to the next. The first is left out, which compiles. None where these steps
-    are a small part of what runs."""
+    of the time among those that come often, to the next. The first is left out, which compiles."""
     plans = [id(watch.runs[k].plan) for k in watch.begins if k < len(watch.runs)]
     spent: Counter[int] = Counter()
     for run in watch.runs:
@@ -178,6 +179,4 @@ def _spans(watch: Watch) -> list[tuple[int, int]]:
     at = [k for k, plan in enumerate(plans) if plan == longest]
     spans = [(a, b, tuple(plans[a:b])) for a, b in pairwise(at)][1:]
     usual = Counter(plans for _, _, plans in spans).most_common(1)[0][0]
-    if sum([spent[plan] for plan in dict.fromkeys(usual)]) < LEAST_PART * sum(spent.values()):
-        return []
     return [(a, b) for a, b, plans in spans if plans == usual]

@@ -37,8 +37,9 @@ class Found:
     text: str
 
 
-class Differs(Exception):
-    """Ends a script at the first difference. No error: whoever runs the script makes a report of it."""
+class Differs(BaseException):
+    """Ends a script at the first difference. No error, and nothing that a script may catch: whoever runs it makes a
+    report of it."""
 
     def __init__(self, found: Found):
         super().__init__(found.text)
