@@ -11,6 +11,7 @@ REFERENCE = {
     "settings": ("Settings", ["minigrad.config"]),
     "functions": ("Seeing and running", ["minigrad.engine.show.show", "minigrad.report.plans.plans",
                                          "minigrad.report.profile.profile", "minigrad.report.estimate.plan",
+                                         "minigrad.report.explained.explain.explain",
                                          "minigrad.capture.jit.jit", "minigrad.devices", "minigrad.microkernels"]),
     "kernels": ("Kernels", ["minigrad.codegen.kernel.nodes", "minigrad.value.core"]),
     "steps": ("Steps of plans", [f"minigrad.codegen.plan.steps{name}" for name in (

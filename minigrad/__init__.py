@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from minigrad.mixins.loops import scan as scan
     from minigrad.nn.summary import summary as summary
     from minigrad.report.estimate import plan as plan
+    from minigrad.report.explained.explain import explain as explain
     from minigrad.report.plans import plans as plans
     from minigrad.report.profile import profile as profile
 
@@ -57,7 +58,7 @@ _LATER = {"amp": ("minigrad.amp", None), "autocast": ("minigrad.amp", "autocast"
           "distributions": ("minigrad.distributions", None), "linalg": ("minigrad.linalg", None),
           "nn": ("minigrad.nn", None), "optim": ("minigrad.optim", None), "jit": ("minigrad.capture.jit", "jit"),
           "TinyJit": ("minigrad.capture.jit", "TinyJit"), "export": ("minigrad.aot.exporting", "export"),
-          "show": ("minigrad.engine.show", "show"),
+          "show": ("minigrad.engine.show", "show"), "explain": ("minigrad.report.explained.explain", "explain"),
           "plan": ("minigrad.report.estimate", "plan"), "profile": ("minigrad.report.profile", "profile"),
           "plans": ("minigrad.report.plans", "plans"), "scan": ("minigrad.mixins.loops", "scan"),
           **{name: (f"minigrad.{name}", None) for name in ("array_api", "backends", "cuda", "fft", "functions",
@@ -92,5 +93,5 @@ def __dir__() -> list[str]:
 
 
 __all__ = ["Tensor", "TinyJit", "Variable", "amp", "array_api", "autocast", "autograd", "config", "data", "devices",
-           "distributions", "dtypes", "errors", "export", "jit", "linalg", "manual_seed", "microkernels", "nn", "optim",
-           "plan", "plans", "profile", "scan", "show", "summary", "synchronize", "tensor"]
+           "distributions", "dtypes", "errors", "explain", "export", "jit", "linalg", "manual_seed", "microkernels",
+           "nn", "optim", "plan", "plans", "profile", "scan", "show", "summary", "synchronize", "tensor"]

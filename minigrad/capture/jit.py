@@ -64,7 +64,7 @@ class Captures:
         self.memory: str | None = None
         self.last_reason: str | None = None
         self._surroundings = Surroundings(function, owner)
-        self._owner = None if owner is None else ref(owner)
+        self.owner = None if owner is None else ref(owner)
         self._kept: list[Capture] = []
         self._eager: set[tuple] = set()
         self._replays = self._since_replay = 0
@@ -149,7 +149,7 @@ class Captures:
                 if found:
                     Tensor.realize(*found)
                 return result
-        return self.function(*args, **kwargs) if self._owner is None else self.function(self._owner(), *args, **kwargs)
+        return self.function(*args, **kwargs) if self.owner is None else self.function(self.owner(), *args, **kwargs)
 
     @property
     def replays(self) -> int:
@@ -229,7 +229,7 @@ class Captures:
     # Words
 
     def _named(self, args: tuple, kwargs: dict[str, Any], arguments: Arguments, around: tuple) -> list[tuple[str, Any]]:
-        names = self._surroundings.names(args, kwargs, self._owner is not None)
+        names = self._surroundings.names(args, kwargs, self.owner is not None)
         return [*zip(names, arguments.plain_keys(len(args)), strict=True), *around]
 
     def _difference(self, named: list[tuple[str, Any]]) -> str:
@@ -246,6 +246,8 @@ class Captures:
 
     def _note(self, reason: str) -> None:
         self.last_reason = reason
+        for observer in observers:
+            observer.noted(self._name(), reason)
         if current().debug >= 1:
             print(f"[jit] {self._name()}: {reason}", file=sys.stderr)
 
@@ -256,9 +258,8 @@ class Captures:
         values, before = sum([r.values for r in found]), max([r.before for r in found], default=most)
         text = f"{most / 1e6:.1f} MB at the peak, within {self.budget / 1e6:.1f} MB"
         if values:
-            work = max([r.work for r in found])
             text += f" and not {before / 1e6:.1f} MB: {quantity(values, 'value')} computed again, "
-            text += f"{work:.1%} more arithmetic"
+            text += f"{max([r.work for r in found]):.1%} more arithmetic"
             if self.memory is None:
                 print(f"[jit] {self._name()}: {text}", file=sys.stderr)
         self.memory = text
@@ -268,8 +269,7 @@ class Captures:
         if not self._warned:
             self._warned = True
             warnings.warn(f"[jit] {self._name()} runs eagerly after {quantity(self.captures, 'capture')}: "
-                          f"{reason}", RuntimeWarning,
-                          stacklevel=4)
+                          f"{reason}", RuntimeWarning, stacklevel=4)
 
     def _name(self) -> str:
         return getattr(self.function, "__qualname__", type(self.function).__name__)

@@ -259,7 +259,7 @@ def steady_after(capture: Capture, owners: list[Tensor]) -> Steady | None:
     """The steady state that the replay that just ended left; None where it does not leave everything in place."""
     steps = capture.recording.steps
     step = steps[0] if len(steps) == 1 else None
-    if not isinstance(step, PlanStep) or step.prepared is None:
+    if not isinstance(step, PlanStep) or step.prepared is None or not step.prepared.has_run:
         return None
     if capture.shared and capture.guards:
         return None

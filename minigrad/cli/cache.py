@@ -5,9 +5,10 @@ import argparse
 import os
 from pathlib import Path
 
-from minigrad.cli.devices import size_text, table
+from minigrad.cli.devices import table
 from minigrad.config import current
 from minigrad.errors import MinigradError, quantity
+from minigrad.report.words import size_text
 from minigrad.runtime import cache_pack, disk_cache
 from minigrad.runtime.cpu import shared_jit
 from minigrad.state import repacked

@@ -4,11 +4,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from minigrad.cli import cache, devices, dojo, launch, machine, models, tune
+from minigrad.cli import cache, devices, dojo, explain, launch, machine, models, reduce, tune
 from minigrad.cli.outcome import OneLineParser, finish
 
 COMMANDS = {"devices": devices, "cache": cache, "onnx": models, "launch": launch,
-            "machine": machine, "dojo": dojo, "tune": tune}
+            "machine": machine, "dojo": dojo, "tune": tune, "explain": explain,
+            "reduce": reduce}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

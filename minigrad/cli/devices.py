@@ -17,6 +17,7 @@ from llvmlite.binding import llvm_version_info
 from minigrad.cli.device_check import failures, measure
 from minigrad.config import current
 from minigrad.errors import DeviceError, MinigradError
+from minigrad.report.words import size_text
 from minigrad.runtime.cpu import host_target, shared_jit
 from minigrad.runtime.figures import store
 from minigrad.runtime.opencl_devices import DRIVERS_OF_PACKAGES, devices, platforms_without_devices
@@ -91,15 +92,6 @@ def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Lines with the columns of `rows` aligned to the left, two spaces apart."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def size_text(nbytes: int) -> str:
-    """Bytes in the largest binary unit that leaves at least 1: '512 KiB', '4.9 GiB'."""
-    value, units = float(nbytes), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while value >= 1024 and len(units) > 1:
-        value /= 1024
-        units.pop(0)
-    return f"{value:.1f}".removesuffix(".0") + f" {units[0]}"
 
 
 def _cpu_target() -> Target:

@@ -23,13 +23,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from minigrad.cli.devices import size_text, table
+from minigrad.cli.devices import table
 from minigrad.codegen.machines.gpus import cards, gpu
 from minigrad.codegen.machines.sources import counts, stated
 from minigrad.dtype import float16, float32
 from minigrad.errors import MinigradError, quantity
 from minigrad.handles import live
 from minigrad.report.dojo import CARDS, Predicted, Program, as_dict, predict_step
+from minigrad.report.words import size_text, time_text
 from minigrad.tensor import Tensor
 
 SHOWN = 24
@@ -283,14 +284,6 @@ def rate_of(x: Program) -> str:
     if x.bound in ("memory", "last cache", "launch", "waiting") or not x.flops:
         return f"{x.moved / one / 1e9:.3g} GB/s"
     return f"{x.flops / one / 1e12:.3g} TF/s"
-
-
-def time_text(seconds: float) -> str:
-    """Seconds with three digits, in the unit that fits."""
-    for factor, unit in ((1.0, "s"), (1e3, "ms")):
-        if seconds * factor >= 0.9995:  # 999.6 us have three digits as 1 ms only
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"
 
 
 def _share(part: float, whole: float) -> str:

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, NodeProto, helper
 
-from minigrad.cli.devices import size_text, table
+from minigrad.cli.devices import table
 from minigrad.engine.stats import stats
 from minigrad.errors import MinigradError, quantity
 from minigrad.onnx import OnnxModel
 from minigrad.onnx.values import DTYPES, NAMES, to_array
 from minigrad.report.estimate import plan
+from minigrad.report.words import size_text
 from minigrad.tensor import Tensor
 
 TYPES = {NAMES[element]: element for element in DTYPES}

@@ -63,6 +63,9 @@ class Observer:
     def asked(self) -> None:
         """The host is about to read the values of a Tensor."""
 
+    def noted(self, function: str, reason: str) -> None:
+        """A function under `jit` is captured, or runs eagerly, for a reason."""
+
 
 _Observer = TypeVar("_Observer", bound=Observer)
 observers: list[Observer] = []

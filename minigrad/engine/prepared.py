@@ -113,6 +113,15 @@ class PreparedPlan:
         del memory  # nobody could take it from us meanwhile
         count_run(self.plan, self._launches)
 
+    @property
+    def has_run(self) -> bool:
+        """True where the last run was in this form, so that slots that are not named are where they were in it."""
+        return bool(self._last[0])
+
+    def forget(self) -> None:
+        """Forgets where slots were: the plan runs in another form."""
+        self._last = (), []
+
     def address(self, slot: int) -> int:
         """The address of a lasting slot in the last run; 0 for one that no argument names."""
         places = self._lasting.get(slot)
@@ -178,6 +187,8 @@ def run_as(prepared: PreparedPlan | None, plan: ExecutionPlan, leaves: dict[int,
         buffers = prepared.run(leaves, numbers, values, highest, hand_out)
         if buffers is not None:
             return buffers
+    if prepared is not None:
+        prepared.forget()
     return run_plan(plan, leaves, numbers, values, highest, hand_out)
 
 

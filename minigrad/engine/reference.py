@@ -77,7 +77,7 @@ class _Graph:
                 values[node] = results[key].pop(node.params["number"])
             else:
                 rounds = node in self.whole or node.op in _TYPED
-                values[node] = tuple(operands) if node in self.products else _evaluate(node, operands, rounds)
+                values[node] = tuple(operands) if node in self.products else evaluator(node, operands, rounds)
             for i in node.inputs:
                 uses[i] -= 1
                 if not uses[i]:
@@ -136,6 +136,10 @@ def _evaluate(node: Node, operands: list[Any], rounds: bool) -> np.ndarray:
     if node.dtype is bfloat16 and not rounds:
         return result.astype(expected, copy=False)
     return convert(result, node.dtype) if node.dtype is bfloat16 or result.dtype != expected else result
+
+
+evaluator: Callable[[Node, list[Any], bool], np.ndarray] = _evaluate
+"""The function that computes a Node from its operands: `report/reduced/rounding.py` puts errors of rounding in."""
 
 
 def _sum_of_product(x: np.ndarray, y: np.ndarray, *, axes: tuple[int, ...]) -> np.ndarray:

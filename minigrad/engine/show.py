@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from minigrad.codegen.cost.plans import estimate
 from minigrad.codegen.ir.text import print_function
 from minigrad.codegen.kernel.text import print_kernel
-from minigrad.codegen.passes import Staged, render, stages_of
+from minigrad.codegen.passes import Stage, Staged, render, stages_of
 from minigrad.codegen.plan.several import BlockPlan
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.policy.blocks import block_form
@@ -85,24 +85,28 @@ def texts(made: Schedule, stage: str, target: Target) -> Iterator[str]:
             yield print_kernel(step.kernel).rstrip() + reasons
             continue
         for s in staged.stages:
-            if stage == "plan":
-                general = s.plan.pattern in ("contraction", "reduction")
-                notes = [why(s.nests[0], target) for why in (why_unpacked, why_unstaged)] if general else []
-                if isinstance(s.plan, Plan) and not target.is_gpu:
-                    notes.append(f"predicted: {estimate(s.nests[0], s.plan, target)}")
-                    notes += next_best(s.nests[0], s.plan, target)
-                head, *steps = str(s.plan).splitlines()
-                whole = staged.kernel if staged.kernel.block is not None else staged.kernel.with_nests(s.nests)
-                if isinstance(s.plan, BlockPlan) and whole.block is None:
-                    whole = block_form(whole, target)  # what the plans are of
-                nests = print_kernel(whole).splitlines()[1:]
-                yield "\n".join([f"{s.function.name}: {head}", *[f"  # {line[2:]}" for line in nests], *steps,
-                                 *[f"  # {note}" for note in notes if note]])
-                continue
-            text = print_function(s.function) if stage == "loops" else render(s.function, target).source
-            if text not in shown:
+            text = text_of(s, staged, stage, target)
+            if stage == "plan" or text not in shown:
                 shown.add(text)
-                yield text.rstrip()
+                yield text
+
+
+def text_of(s: Stage, staged: Staged, form: str, target: Target) -> str:
+    """The text of one launch of a kernel, `form` 'plan', 'loops' or 'source'."""
+    if form != "plan":
+        return (print_function(s.function) if form == "loops" else render(s.function, target).source).rstrip()
+    general = s.plan.pattern in ("contraction", "reduction")
+    notes = [why(s.nests[0], target) for why in (why_unpacked, why_unstaged)] if general else []
+    if isinstance(s.plan, Plan) and not target.is_gpu:
+        notes.append(f"predicted: {estimate(s.nests[0], s.plan, target)}")
+        notes += next_best(s.nests[0], s.plan, target)
+    head, *steps = str(s.plan).splitlines()
+    whole = staged.kernel if staged.kernel.block is not None else staged.kernel.with_nests(s.nests)
+    if isinstance(s.plan, BlockPlan) and whole.block is None:
+        whole = block_form(whole, target)  # what the plans are of
+    nests = print_kernel(whole).splitlines()[1:]
+    return "\n".join([f"{s.function.name}: {head}", *[f"  # {line[2:]}" for line in nests], *steps,
+                      *[f"  # {note}" for note in notes if note]])
 
 
 DEBUG_STAGES = {2: "kernels", 3: "loops", 4: "source"}

@@ -1,7 +1,7 @@
 """Reverse-mode differentiation, graph to graph: the result fuses like any graph and differentiates again."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import ref
 
@@ -73,8 +73,14 @@ def gradient(made_from: History, targets: Sequence[Node], seed: Node | None = No
     return [grads.get(t) or B.full_like(t, 0) for t in targets]
 
 
+asked: list[Callable[[Node], None]] = []
+"""Called with every output whose gradient is asked for."""
+
+
 def check_seed(output: Node, seed: Node | None) -> None:
     """Raises DTypeError for an output that is no float, ShapeError for a seed that it lacks or that is not like it."""
+    for told in asked:
+        told(output)
     if not output.dtype.is_float:
         raise DTypeError(f"[gradient] expected float tensors, got {output.dtype} of shape {list(output.shape)}")
     if seed is None and any([d != 1 for d in output.shape]):

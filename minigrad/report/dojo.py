@@ -27,11 +27,14 @@ from minigrad.engine.collector import collector_paused
 from minigrad.engine.observe import dry_runs
 from minigrad.engine.plan import ExecutionPlan, Item, arena_for, make_plan, number
 from minigrad.engine.plan_store import NotWritable, sources_digest, spell
-from minigrad.errors import MinigradError, quantity
+from minigrad.errors import MinigradError
 from minigrad.expr import bounds, evaluate, variables
 from minigrad.handles import live
 from minigrad.ops.node import Node
 from minigrad.report.dry import DryRun, Phantom
+from minigrad.report.explained import loop_facts, rules
+from minigrad.report.explained.loop_facts import gpu_facts
+from minigrad.report.explained.rules import named
 from minigrad.runtime import disk_cache
 from minigrad.runtime.device import Buffer, Device
 from minigrad.runtime.registry import get_device
@@ -221,7 +224,8 @@ def _key(graph: Graph, donated: frozenset[int], device: SimulatedGpu, compiled: 
 
 @cache
 def _own_digest() -> str:
-    return sha256(Path(__file__).read_bytes()).hexdigest()
+    files = [__file__, *[str(module.__file__) for module in (loop_facts, rules)]]
+    return sha256(b"".join([Path(file).read_bytes() for file in files])).hexdigest()
 
 
 def _values(graph: Graph) -> dict[str, int]:
@@ -281,15 +285,6 @@ def _program(name: str, how: str, count: int, one: Launched, device: SimulatedGp
 
 def _warnings(one: Launched, device: SimulatedGpu) -> Iterator[str]:
     """Texts about what makes a launch slow whatever it computes."""
-    work, gpu = one.work, device.facts
-    if work.groups < gpu.units and one.prediction.bound != "launch":
-        yield f"small_grid: {work.groups} groups for {gpu.units} units"
-    for name, moved in work.buffers.items():
-        if moved.apart and moved.sectors > 2 * moved.asked < moved.group * work.groups:
-            verb = "reads" if moved.loads else "writes"
-            yield (f"uncoalesced: {verb} {name} {moved.apart:g} bytes apart, {moved.sectors / moved.asked:.1f} times "
-                   "what it asks for")
-    if one.spills:
-        yield f"spills: {quantity(one.spills, 'value')} of an item"
-    if work.local > gpu.local_bytes_per_group:
-        yield f"local memory: {work.local} bytes, of {gpu.local_bytes_per_group}"
+    yield from [f"{name}: {text}" for name, text in named(gpu_facts(one, device.facts)).items()]
+    if one.work.local > device.facts.local_bytes_per_group:
+        yield f"local memory: {one.work.local} bytes, of {device.facts.local_bytes_per_group}"

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 from minigrad.config import current
 from minigrad.engine.observe import Observer, Ran, lines_kept, note_lines, observing
@@ -175,10 +175,19 @@ class Profile(Observer):
         Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": phases}))
 
 
+P = TypeVar("P", bound=Profile)
+
+
 @contextmanager
 def profile() -> Iterator[Profile]:
     """`with profile() as p:` times every launch of the process meanwhile; see the top of this file."""
-    p = Profile()
+    with profiling(Profile()) as p:
+        yield p
+
+
+@contextmanager
+def profiling(p: P) -> Iterator[P]:
+    """`profile`, with an object that notes more than the launches."""
     before, p._begin = stats.snapshot(), perf_counter()
     try:
         with observing(p), lines_kept():

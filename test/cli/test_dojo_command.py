@@ -8,9 +8,9 @@ import pytest
 import minigrad
 from minigrad import config
 from minigrad.cli.command_line import main
-from minigrad.cli.devices import size_text
 from minigrad.codegen.machines import gpus, measured
 from minigrad.report import dojo
+from minigrad.report.words import size_text
 
 MODEL = """
 from minigrad import Tensor, nn, optim
@@ -231,8 +231,8 @@ def test_what_makes_launches_slow_is_told():
         a = Tensor.randn(4, 1 << 18).realize()
         return lambda: a.softmax(1)
 
-    assert "uncoalesced: reads p0 8192 bytes apart" in warned(transposed)
-    assert "small_grid: 4 groups for 28 units" in warned(few_rows)
+    assert "gather: reads p0 8192 bytes apart" in warned(transposed)
+    assert "few-units: 4 groups for 28 units" in warned(few_rows)
     assert not warned(straight)
 
 

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from conftest import needs_torch
 from support import random_graphs, rounding
-from support.rounding import TorchErrors, assert_close, numpy_errors, rounded_runs
+from support.rounding import TorchErrors, assert_close, rounded_runs
 
 from minigrad import Tensor
 from minigrad.dtype import bfloat16, float16, float32
+from minigrad.report.reduced.rounding import numpy_errors
 
 try:
     import torch

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from support.random_graphs import MOST, OPERATIONS, TOLERANCE, Graph, close
-from support.rounding import numpy_errors, rounded_runs
+from support.rounding import rounded_runs
 
 from minigrad import Tensor, config, jit
 from minigrad.dtype import ALL, bool_, float32
+from minigrad.report.reduced.rounding import numpy_errors
 
 
 class Places(Graph):

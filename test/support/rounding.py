@@ -1,24 +1,17 @@
-"""Random programs under rounding: how far their results are determined by the types that they are computed in.
+"""Random programs under rounding, compared with evaluations of NUMPY or of PyTorch that have its errors.
 
-The sine of 1e12 in float32, the sign of a difference of nearly equal numbers: two right evaluations may give anything.
-A tolerance that covers this would hide mistakes everywhere else. So an element that is off is compared with what the
-reference itself gives when every operation that rounds has a random error of the size of a rounding (Monte Carlo
-arithmetic). Results that are exact get no error: comparisons of equal numbers, ties and bounds stay what they are.
+The idea, and NUMPY's errors, are in `minigrad/report/reduced/rounding.py`.
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
-from minigrad.dtype import bfloat16, float16, float32, float64
-from minigrad.engine import reference
-from minigrad.ops.convert import convert
-from minigrad.ops.node import Node
+from minigrad.dtype import float32
+from minigrad.report.reduced.rounding import UNIT, WIDER, any_zero, distance, moved
 
 try:
     import torch
@@ -29,17 +22,10 @@ except ImportError:
 
 RUNS = 256
 """At most: what another rounding makes of one evaluation in fifty is then missed once in 170 times."""
-WIDER = 4
-"""By how much another evaluation may lie outside what these runs show."""
-UNIT = {float16: 2.0 ** -10, bfloat16: 2.0 ** -7, float32: 2.0 ** -23, float64: 2.0 ** -52}
-ADDING = ("sum", "unwindow", "scatter")
-ROUNDING = (*ADDING, "add", "sub", "mul", "div", "mod", "pow", "sqrt", "exp", "log", "sin", "cos", "tanh", "sigmoid",
-            "erf", "prod")
 ADDING_IN_TORCH = ("sum", "mean", "mm", "mv", "dot", "bmm", "addmm", "cumsum", "index_add_", "scatter_add_",
                    "index_add", "scatter_add", "_index_put_impl_")
-EITHER_ZERO = ("sum", "unwindow", "maximum", "minimum", "max", "min")
 EITHER_ZERO_IN_TORCH = (*ADDING_IN_TORCH, "relu", "maximum", "minimum", "max", "min", "amax", "amin")
-"""Operations whose zeros are -0.0 or 0.0 as the operands come; those of PyTorch, as the number of operands decides."""
+"""Those of PyTorch whose zeros are -0.0 or 0.0 as the number of operands decides."""
 
 
 def assert_close(got: np.ndarray, want: np.ndarray, limit: float, allowed: float, name: str,
@@ -56,9 +42,9 @@ def assert_close(got: np.ndarray, want: np.ndarray, limit: float, allowed: float
     for other in others():
         if other.shape != want.shape:  # how many elements there are is decided by rounding
             return
-        spread = np.maximum(spread, _distance(other, want))
+        spread = np.maximum(spread, distance(other, want))
         if alike:
-            off &= _distance(got, want) / WIDER > spread
+            off &= distance(got, want) / WIDER > spread
             if not off.any():
                 return
     assert alike, f"{name}: shape {got.shape}, expected {want.shape}"
@@ -67,14 +53,6 @@ def assert_close(got: np.ndarray, want: np.ndarray, limit: float, allowed: float
         np.testing.assert_allclose(found, want, rtol=limit, atol=allowed, err_msg=name)
     else:
         np.testing.assert_array_equal(found, want, err_msg=name)
-
-
-def _distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """|x - y|, 0 for the same infinities and NaN, infinity for others."""
-    x, y = x.astype(np.float64), y.astype(np.float64)
-    same = (x == y) | np.isnan(x) & np.isnan(y)
-    with np.errstate(all="ignore"):
-        return np.where(same, 0, np.nan_to_num(np.abs(x - y), nan=np.inf))
 
 
 def rounded_runs(evaluate: Callable[[], list[np.ndarray]],
@@ -91,70 +69,6 @@ def rounded_runs(evaluate: Callable[[], list[np.ndarray]],
             yield found[seed][k]
 
     return results
-
-
-# ---- the NUMPY device ----
-
-
-@contextmanager
-def numpy_errors(seed: int) -> Iterator[None]:
-    """NUMPY evaluates with an error of up to one unit of rounding wherever a result is not exact."""
-    rng = np.random.default_rng(seed)
-    evaluate: Callable[..., np.ndarray] = reference._evaluate
-
-    def disturbed(node: Node, operands: list[Any], rounds: bool) -> np.ndarray:
-        y = evaluate(node, operands, rounds)
-        if not node.dtype.is_float or not operands:
-            return y
-        adds = node.op.name in ADDING
-        if node.op.name == "attention":  # its scores are rounded too, which its result does not show
-            unit = UNIT[node.dtype.compute]
-            return evaluate(node, _each(lambda a: a * (1 + unit * rng.uniform(-1, 1, a.shape)), operands), rounds)
-        parts = evaluate(node, _each(np.abs, operands), rounds) if adds else None
-        if node.dtype is float64:
-            exact = np.full(y.shape, node.op.name not in ROUNDING)
-        elif node.op.name == "cast":
-            exact = operands[0].astype(np.float64) == y
-        else:
-            wide: Any = SimpleNamespace(op=node.op, shape=node.shape, dtype=float64, params=node.params)
-            exact = evaluate(wide, _each(_to_float64, operands), rounds) == y
-            if adds:  # else a sum may be exact and its parts not
-                exact &= evaluate(wide, _each(lambda a: np.abs(_to_float64(a)), operands), rounds) == parts
-        if node.op.name in EITHER_ZERO:
-            y = _any_zero(y, rng)
-        dtype = node.dtype if rounds or node.dtype is not bfloat16 else float32  # inside a composite
-        return convert(_moved(y, parts, exact, UNIT[dtype], rng), dtype)
-
-    with mock.patch.object(reference, "_evaluate", disturbed):
-        yield
-
-
-def _each(change: Callable[[np.ndarray], np.ndarray], operands: Any) -> list[Any]:
-    """`change` of every operand that is of floats; the factors of a sum of products are a tuple of two."""
-    return [tuple(_each(change, a)) if isinstance(a, tuple) else change(a) if a.dtype.kind == "f" else a
-            for a in operands]
-
-
-def _to_float64(a: np.ndarray) -> np.ndarray:
-    return a.astype(np.float64)
-
-
-def _moved(y: np.ndarray, parts: np.ndarray | None, exact: np.ndarray, unit: float,
-           rng: np.random.Generator) -> np.ndarray:
-    """y with errors of up to one `unit` of its own size. A sum, of `parts` without their signs, has also errors of what
-    it was added up in, float32 at least, and is a multiple of the spacing of these, which depends on the order: parts
-    that nearly cancel may cancel."""
-    moved = y * (1 + unit * rng.uniform(-1, 1, y.shape))
-    if parts is not None:
-        size = np.abs(np.where(np.isfinite(parts), parts, y)).astype(np.float64) * min(unit, UNIT[float32])
-        spacing = size * 2.0 ** -np.maximum(rng.integers(-6, 9, y.shape), 0)
-        moved = moved + size * rng.uniform(-1, 1, y.shape)
-        moved = np.rint(np.divide(moved, spacing, out=np.zeros(y.shape), where=spacing > 0)) * spacing
-    return np.where(exact | ~np.isfinite(y), y, moved).astype(y.dtype)
-
-
-def _any_zero(y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return np.where(y == 0, np.where(rng.random(y.shape) < 0.5, -0.0, 0.0), y).astype(y.dtype)
 
 
 # ---- PyTorch ----
@@ -180,10 +94,10 @@ class TorchErrors(TorchDispatchMode):
         if adds:
             exact &= small == large
         if name in EITHER_ZERO_IN_TORCH:
-            found = _any_zero(found, self.rng)
+            found = any_zero(found, self.rng)
         if name in EITHER_ZERO_IN_TORCH or not exact.all():
             parts = small.detach().numpy() if adds else None
-            y.copy_(torch.from_numpy(_moved(found, parts, exact.numpy(), UNIT[float32], self.rng)))
+            y.copy_(torch.from_numpy(moved(found, parts, exact.numpy(), UNIT[float32], self.rng)))
         return y
 
 

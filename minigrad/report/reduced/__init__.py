@@ -1,0 +1,1 @@
+"""`reduce`: the least program whose result differs from that of the NUMPY device."""
