@@ -1,0 +1,162 @@
+"""One step of Stable Diffusion 1.5's U-Net at 512x512, and its decoder, at random weights in float32, by each side.
+
+    python -m bench.diffusion [--rounds 2] [--calls 3] [--torch PYTHON]      all sides in turn, a row for each
+    python -m bench.diffusion --side minigrad --part unet                    one of them, as JSON
+
+Each measurement is a process of its own, as the U-Net's weights are 3.4 GB; sides take turns, `--rounds` times. PYTHON
+is an interpreter with torch and diffusers, which `torch` and `onnxruntime` need. A U-Net's step here is one image
+without guidance; with guidance a step has two.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.memory import RESET, resident
+from bench.peers import set_threads
+
+SIDES, PARTS = ("minigrad", "torch", "onnxruntime"), ("unet", "decoder")
+LATENTS, TEXT = (1, 4, 64, 64), (1, 77, 768)
+
+
+def inputs_of(part: str, tiny: bool) -> list[np.ndarray]:
+    random = np.random.default_rng(0)
+    latents = random.standard_normal((1, 4, 8, 8) if tiny else LATENTS, np.float32)
+    if part == "decoder":
+        return [latents]
+    return [latents, np.array([500.0], np.float32), random.standard_normal(TEXT, np.float32)]
+
+
+def ours(part: str, tiny: bool) -> Callable[[], Any]:
+    from examples.diffusion.unet import Config, UNet2DConditionModel
+    from examples.zoo.vae import AutoencoderKLDecoder
+    from minigrad import Tensor, jit
+
+    model: Any = (UNet2DConditionModel(Config((32, 64, 64, 64)) if tiny else Config()) if part == "unet"
+                  else AutoencoderKLDecoder((32, 32, 32, 32) if tiny else (128, 256, 512, 512)))
+    model.eval().requires_grad_(False)
+    for parameter in model.parameters():
+        parameter.realize()
+    given = [Tensor(array).realize() for array in inputs_of(part, tiny)]
+    step = jit(model)
+    return lambda: step(*given).numpy()
+
+
+def torch_model(part: str) -> Any:
+    import torch
+
+    diffusers = import_module("diffusers")
+    torch.manual_seed(0)
+    if part == "unet":
+        return diffusers.UNet2DConditionModel(cross_attention_dim=768).eval()
+    levels = 4
+    return diffusers.AutoencoderKL(block_out_channels=(128, 256, 512, 512), layers_per_block=2,
+                                   down_block_types=("DownEncoderBlock2D",) * levels,
+                                   up_block_types=("UpDecoderBlock2D",) * levels).eval()
+
+
+def torch_call(part: str) -> Callable[[], Any]:
+    import torch
+
+    model, given = torch_model(part), [torch.from_numpy(array) for array in inputs_of(part, False)]
+    run = model.forward if part == "unet" else model.decode
+
+    def call() -> Any:
+        with torch.inference_mode():
+            return run(*given, return_dict=False)[0].numpy()
+
+    return call
+
+
+def onnxruntime_call(part: str, threads: int) -> Callable[[], Any]:
+    import torch
+
+    onnxruntime, model = import_module("onnxruntime"), torch_model(part)
+
+    class Plain(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, *given: Any) -> Any:
+            return (self.inner if part == "unet" else self.inner.decode)(*given, return_dict=False)[0]
+
+    arrays = inputs_of(part, False)
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "model.onnx")
+        with torch.inference_mode():
+            torch.onnx.export(Plain(), tuple(torch.from_numpy(array) for array in arrays), path, dynamo=True,
+                              external_data=True, verbose=False)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [given.name for given in session.get_inputs()]
+    return lambda: session.run(None, dict(zip(names, arrays, strict=True)))[0]
+
+
+def measure(side: str, part: str, threads: int, calls: int, tiny: bool) -> dict[str, float]:
+    """Times of the first and of the other calls, the least of these by the clock and of processors, and the peak of
+    what was resident then."""
+    set_threads(threads)
+    call = (ours(part, tiny) if side == "minigrad" else torch_call(part) if side == "torch"
+            else onnxruntime_call(part, threads))
+    started = time.perf_counter()
+    call()
+    first = time.perf_counter() - started
+    call()
+    RESET.write_text("5")
+    times, processors = [], []
+    for _ in range(calls):
+        started, before = time.perf_counter(), time.process_time()
+        result = call()
+        times.append(time.perf_counter() - started)
+        processors.append(time.process_time() - before)
+    assert np.isfinite(result).all()
+    return {"first_s": first, "best_s": min(times), "cpu_s": min(processors), "peak_mb": resident("VmHWM") / 1e6}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--side", choices=SIDES)
+    parser.add_argument("--part", choices=PARTS, default="unet")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--calls", type=int, default=3)
+    parser.add_argument("--tiny", action="store_true", help="a small model, of minigrad alone")
+    parser.add_argument("--torch", default=sys.executable, help="an interpreter with torch and diffusers")
+    parser.add_argument("--sides", default="minigrad,torch", help="those to measure, with commas between")
+    o = parser.parse_args()
+    if o.side:
+        print(json.dumps(measure(o.side, o.part, o.threads, o.calls, o.tiny)))
+        return
+    for part in PARTS:
+        rows: dict[str, list[dict[str, float]]] = {side: [] for side in o.sides.split(",")}
+        for _ in range(o.rounds):
+            for side, found in rows.items():
+                python = sys.executable if side == "minigrad" else o.torch
+                done = subprocess.run([python, "-m", "bench.diffusion", "--side", side, "--part", part, "--threads",
+                                       str(o.threads), "--calls", str(o.calls)], capture_output=True, text=True,
+                                      check=False)
+                if done.returncode:
+                    print(part, side, (done.stderr.strip().splitlines() or ["it failed"])[-1])
+                    continue
+                found.append(json.loads(done.stdout.splitlines()[-1]))
+        for side, found in rows.items():
+            if found:
+                best = {key: min(each[key] for each in found) for key in found[0]}
+                print(f"{part:8} {side:12} by the clock {best['best_s']:.2f} s, of processors {best['cpu_s']:.2f} s, "
+                      f"first {best['first_s']:.1f} s, peak {best['peak_mb']:.0f} MB", flush=True)
+
+
+if __name__ == "__main__":
+    main()
