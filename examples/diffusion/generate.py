@@ -24,19 +24,19 @@ if __spec__ is None:  # run as a script: examples and minigrad are found from th
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import minigrad
-from examples import training as common
-from examples.diffusion.checkpoint import Checkpoint, load_folder
+from examples.diffusion.checkpoint import Checkpoint, fill, load_folder
 from examples.diffusion.memory import DTYPES, choose
+from examples.diffusion.pictures import check_name, read_picture, write_picture
 from examples.diffusion.pipeline import Pipeline, Request
 from examples.diffusion.schedulers import SAMPLERS, SPACINGS, schedule_of
 from examples.diffusion.single_file import load_single
 from examples.llama.memory import free_memory, size
-from examples.zoo.taesd import TAESD
+from examples.zoo.taesd import decoder
 from minigrad import Tensor, jit
 from minigrad.cli.outcome import OneLineParser, finish
 from minigrad.config import bytes_of
 from minigrad.errors import ConfigError, FormatError
-from minigrad.state.mapped import atomic_file
+from minigrad.state import safe_load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,41 +105,13 @@ def size_of(text: str | None, checkpoint: Checkpoint) -> tuple[int, int]:
     return sides[-1], sides[0]
 
 
-def read_picture(path: Path, height: int, width: int) -> np.ndarray:
-    """A picture as float32 [3, height, width] in -1..1. Raises FormatError."""
-    from PIL import Image, UnidentifiedImageError
-    try:
-        with Image.open(path) as opened:
-            pixels = np.asarray(opened.convert("RGB").resize((width, height), Image.Resampling.LANCZOS), np.float32)
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "no picture that Pillow reads"
-        raise FormatError(f"{path}: expected a picture: {reason}") from None
-    return pixels.transpose(2, 0, 1) / 127.5 - 1
-
-
-def write_picture(pixels: np.ndarray, path: Path) -> None:
-    """Writes uint8 [H, W, 3]; the file appears whole or not at all."""
-    from PIL import Image
-    kinds = Image.registered_extensions()
-    with common.writing(path), atomic_file(path) as out:
-        Image.fromarray(pixels).save(out, kinds[path.suffix.lower()])
-
-
-def check_picture_name(path: Path, option: str) -> None:
-    """Raises ConfigError for a name that no picture can have, before anything is drawn."""
-    from PIL import Image
-    if path.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp", ".bmp") or (
-            path.suffix.lower() not in Image.registered_extensions()):
-        raise ConfigError(f"{option}: expected a file that ends in .png, .jpg, .webp or .bmp, got {path}")
-    if not path.parent.is_dir():
-        raise ConfigError(f"{option}: there is no folder {path.parent}")
-
-
 def previewer(folder: Path, path: Path) -> Callable[[np.ndarray], None]:
-    """A function that decodes latents by TAESD and writes them."""
-    model = TAESD()
-    model.load(folder)
-    decode = jit(model.eval().requires_grad_(False).decoder)
+    """A function that decodes latents by TAESD, or the one for XL, and writes them. Raises ConfigError without it."""
+    found = sorted(folder.glob("taesd*_decoder.safetensors"))
+    if not found:
+        raise ConfigError(f"--preview: expected taesd_decoder.safetensors in {folder}, found none; --taesd names "
+                          "another folder")
+    decode = jit(fill(decoder(), safe_load(found[0]), str(found[0])))
 
     def write(latents: np.ndarray) -> None:
         with Tensor.no_grad():
@@ -166,7 +138,7 @@ def request_of(o: argparse.Namespace, checkpoint: Checkpoint) -> Request:
 def draw(o: argparse.Namespace) -> int:
     for option, path in (("--output", o.output), ("--preview", o.preview)):
         if path is not None:
-            check_picture_name(path, option)
+            check_name(path, option)
     if o.tile is not None and (o.tile < 0 or 0 < o.tile < 8):
         raise ConfigError(f"--tile: expected 0, or 8 or more, got {o.tile}")
     checkpoint = load(o.model, o.tokenizer)

@@ -11,14 +11,12 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
-
 if __spec__ is None:  # run as a script: examples and minigrad are found from the repository's root
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import minigrad
-from examples import training as common
 from examples.diffusion.flow import draw, load_flow
+from examples.diffusion.pictures import check_name, write_sheet
 from minigrad.cli.outcome import OneLineParser, finish
 from minigrad.errors import ConfigError
 
@@ -50,35 +48,21 @@ def chosen(names: list[str], text: str | None) -> list[int]:
     return [known[part.lower()] for part in asked]
 
 
-def sheet_of(images: np.ndarray, names: list[str], path: Path, scale: int = 2) -> None:
-    """Writes images uint8 [rows, columns, H, W], each pixel `scale` wide, with the name of each row."""
-    from PIL import Image, ImageDraw, ImageFont
-    rows, columns, height, width = images.shape
-    cell, left = (height * scale + 4, width * scale + 4), 96
-    page = Image.new("L", (left + columns * cell[1] + 4, rows * cell[0] + 4), 255)
-    pen, font = ImageDraw.Draw(page), ImageFont.load_default(13)
-    for row, name in enumerate(names):
-        pen.text((8, row * cell[0] + cell[0] // 2), name, fill=0, font=font, anchor="lm")
-        for column in range(columns):
-            picture = Image.fromarray(255 - images[row, column]).resize((width * scale, height * scale),
-                                                                        Image.Resampling.BICUBIC)
-            page.paste(picture, (left + column * cell[1], row * cell[0] + 4))
-    with common.writing(path):
-        page.save(path)
-
-
 def run(arguments: list[str]) -> int:
     o = parser_of_options().parse_args(arguments)
     for name in ("count", "steps"):
         if getattr(o, name) < 1:
             raise ConfigError(f"--{name}: expected 1 or more, got {getattr(o, name)}")
+    if not 0 <= o.guidance <= 100 or o.seed < 0:
+        raise ConfigError(f"expected --guidance from 0 to 100 and --seed of 0 or more, got {o.guidance:g} and {o.seed}")
+    check_name(o.output, "--output")
     with minigrad.config(**({"device": o.device} if o.device else {})):
         started = time.perf_counter()
         model, names = load_flow(o.model)
         classes = chosen(names, o.classes)
         each = [number for number in classes for _ in range(o.count)]
         images = draw(model, each, o.steps, o.guidance, o.seed).reshape(len(classes), o.count, 28, 28)
-        sheet_of(images, [names[number] for number in classes], o.output)
+        write_sheet(images, [names[number] for number in classes], o.output)
     print(f"{len(each)} pictures in {time.perf_counter() - started:.1f} s: {o.output}")
     return 0
 

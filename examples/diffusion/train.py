@@ -24,7 +24,7 @@ if __spec__ is None:  # run as a script: examples and minigrad are found from th
 import minigrad
 from examples import training as common
 from examples.diffusion.flow import FlowUNet, Sizes, draw, save_flow
-from examples.diffusion.sheet import sheet_of
+from examples.diffusion.pictures import write_sheet
 from minigrad import Tensor, distributed, jit, nn
 from minigrad.cli.outcome import OneLineParser, finish
 from minigrad.data import DataLoader, FashionMNIST, RandomSampler
@@ -166,7 +166,7 @@ class Trainer:
         with common.inference(self.ema):
             classes = [number for number in range(len(self.names)) for _ in range(count)]
             images = draw(self.ema.module, classes, 20, 2.0, self.o.seed)
-        sheet_of(images.reshape(len(self.names), count, 28, 28), self.names, self.folder / "sheet.png")
+        write_sheet(images.reshape(len(self.names), count, 28, 28), self.names, self.folder / "sheet.png")
 
     def finish(self) -> None:
         """The curves, and where the weights are."""
@@ -174,7 +174,6 @@ class Trainer:
         common.curves(self.folder / "curves.png", {"loss": {
             "training": ([float(r["step"]) for r in steps], common.smoothed([float(r["loss"]) for r in steps], 50)),
             "validation": ([float(r["step"]) for r in rows], [float(r["validation_loss"]) for r in rows])}})
-        self.write()
         print(f"weights in {self.folder / 'model.safetensors'}, a sheet in sheet.png", flush=True)
 
 

@@ -1,6 +1,6 @@
-"""Has diffusers compute with the tiny models of tiny_diffusion.py, and keeps the results.
+"""Has diffusers compute with the tiny models of tiny_diffusion.py, and keeps the results for test/examples/diffusion.
 
-    python test/support/make_tiny_diffusion.py         writes test/examples/diffusion/golden.npz and names.json.gz
+    PYTHONPATH=.:test python test/support/make_tiny_diffusion.py         writes golden.npz and names.json.gz there
 
 It needs torch, transformers and diffusers (0.42.1), the tests that read the files none of them. names.json.gz has the
 names and shapes of tensors in diffusers' files, and those in single files by diffusers' own conversion of them.
@@ -18,10 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "test")]
-
 from support.tiny_diffusion import (
     AUTOENCODER,
     KINDS,
@@ -41,7 +37,7 @@ from examples.diffusion import checkpoint, single_file
 from minigrad.state.fields import Fields
 
 diffusers = import_module("diffusers")
-FOLDER = ROOT / "test" / "examples" / "diffusion"
+FOLDER = Path(__file__).resolve().parents[1] / "examples" / "diffusion"
 
 
 def filled(model: Any, part: str) -> Any:
@@ -105,7 +101,6 @@ def pipelines(kind: str, models: dict[str, Any], folder: Path) -> dict[str, np.n
     found["picture"] = pipe(PROMPT, **options).images[0]
     if kind != "lcm":
         found["negative"] = pipe(PROMPT, negative_prompt=NEGATIVE, **options).images[0]
-        found["alone"] = pipe(PROMPT, **options | {"guidance_scale": 1.0}).images[0]
     if kind == "1.5":
         second = diffusers.StableDiffusionImg2ImgPipeline(**pipe.components, requires_safety_checker=False)
         second.set_progress_bar_config(disable=True)

@@ -26,19 +26,17 @@ TEXTS: dict[str, dict[str, Any]] = {
                                            "num_attention_heads": 2, "projection_dim": 24}}
 NET: dict[str, Any] = {"sample_size": 8, "in_channels": 4, "out_channels": 4, "layers_per_block": 1, "act_fn": "silu",
                        "norm_num_groups": 32, "norm_eps": 1e-5, "flip_sin_to_cos": True, "freq_shift": 0}
+FIRST: dict[str, Any] = {"block_out_channels": [32, 64], "cross_attention_dim": 64, "attention_head_dim": 8,
+                         "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
+                         "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"]}
 NETS: dict[str, dict[str, Any]] = {
-    "1.5": NET | {"block_out_channels": [32, 64], "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
-                  "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"], "cross_attention_dim": 64,
-                  "attention_head_dim": 8},
-    "xl": NET | {"block_out_channels": [64, 64, 128], "cross_attention_dim": 192, "attention_head_dim": [1, 1, 2],
-                 "down_block_types": ["DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"],
-                 "up_block_types": ["CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"],
-                 "transformer_layers_per_block": [1, 1, 2], "use_linear_projection": True,
-                 "addition_embed_type": "text_time", "addition_time_embed_dim": 8,
+    "1.5": NET | FIRST,
+    "xl": NET | {"block_out_channels": [64, 128], "cross_attention_dim": 192, "attention_head_dim": [1, 2],
+                 "down_block_types": ["DownBlock2D", "CrossAttnDownBlock2D"],
+                 "up_block_types": ["CrossAttnUpBlock2D", "UpBlock2D"], "transformer_layers_per_block": [1, 2],
+                 "use_linear_projection": True, "addition_embed_type": "text_time", "addition_time_embed_dim": 8,
                  "projection_class_embeddings_input_dim": 72},
-    "lcm": NET | {"block_out_channels": [32, 64], "down_block_types": ["DownBlock2D", "CrossAttnDownBlock2D"],
-                  "up_block_types": ["CrossAttnUpBlock2D", "UpBlock2D"], "cross_attention_dim": 64,
-                  "attention_head_dim": 4, "time_cond_proj_dim": 16}}
+    "lcm": NET | FIRST | {"time_cond_proj_dim": 16}}
 AUTOENCODER: dict[str, Any] = {
     "in_channels": 3, "out_channels": 3, "block_out_channels": [32, 64], "layers_per_block": 1, "latent_channels": 4,
     "down_block_types": ["DownEncoderBlock2D"] * 2, "up_block_types": ["UpDecoderBlock2D"] * 2, "act_fn": "silu",
