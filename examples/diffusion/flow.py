@@ -9,14 +9,14 @@ Sources: Lipman et al. 2022, https://arxiv.org/abs/2210.02747; Ho and Salimans 2
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
+from examples.diffusion.unet import waves
 from minigrad import Tensor, jit, nn
-from minigrad.errors import FormatError
+from minigrad.errors import FormatError, MinigradError, ShapeError
 from minigrad.state import get_state_dict, load_state_dict, safe_load, safe_save
 from minigrad.state.safe import safe_metadata
 
@@ -91,14 +91,6 @@ class FlowUNet(nn.Module):
         return nn.functional.pixel_shuffle(self.conv_out(self.norm_out(y).silu()), 2)
 
 
-def waves(times: Tensor, count: int) -> Tensor:
-    """Cosines and sines [N, count] of times [N], of periods from 2 pi to 10,000 times as long."""
-    half = count // 2
-    rates = Tensor(np.exp(np.arange(half) * (-math.log(10000) / half)).astype(np.float32), device=times.device)
-    angles = times.unsqueeze(1) * rates
-    return Tensor.cat(angles.cos(), angles.sin(), dim=1)
-
-
 def draw(model: FlowUNet, classes: list[int], steps: int, guidance: float, seed: int) -> np.ndarray:
     """Images uint8 [N, 28, 28] of the classes, by so many steps of Euler's method from normal noise.
 
@@ -136,7 +128,12 @@ def load_flow(path: Path) -> tuple[FlowUNet, list[str]]:
     try:
         facts = json.loads(safe_metadata(path)["minigrad"])
         model, names = FlowUNet(Sizes(**facts["sizes"])), [str(name) for name in facts["classes"]]
-    except (KeyError, TypeError, ValueError):
+        if len(names) != model.sizes.classes:
+            raise ValueError
+    except (KeyError, TypeError, ValueError, MinigradError):
         raise FormatError(f"{path}: expected a model of examples/diffusion/train.py, got another file") from None
-    load_state_dict(model, safe_load(path))
+    try:
+        load_state_dict(model, safe_load(path))
+    except (FormatError, ShapeError) as error:
+        raise FormatError(f"{path}: expected the weights of the model that it describes: {error}") from None
     return model.eval(), names

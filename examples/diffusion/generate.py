@@ -148,7 +148,8 @@ def draw(o: argparse.Namespace) -> int:
     request = request_of(o, checkpoint)
     guided = Pipeline(checkpoint).guided(request)
     budget = free_memory() if o.memory is None else bytes_of("--memory", o.memory)
-    choice = choose(checkpoint, request.height, request.width, 1 + guided, budget, o.weights, o.tile)
+    choice = choose(checkpoint, request.height, request.width, 1 + guided, budget, o.weights, o.tile,
+                    request.image is not None)
     preview = previewer(o.taesd or checkpoint.path.parent / "taesd", o.preview) if o.preview else None
     print(f"{request.width}x{request.height}, {sampler.sampler}, weights in {choice.dtype}"
           f"{f', tiles of {choice.tile}' if choice.tile else ''}: about {size(choice.total)} of memory", flush=True)

@@ -13,8 +13,10 @@ TILES = (0, 96, 64, 48, 32)
 """Sides of the decoder's tiles, in latents, in the order in which they are tried; 0: all at once."""
 BESIDE = 600 << 20
 """Bytes for Python, compiled programs and packed weights."""
-NET_VALUES, DECODER_VALUES = 26, 3.3
-"""Values that live at once: of the U-Net for each of its widest rows, of the decoder for each of its widest pixels."""
+NET_VALUES, DECODER_VALUES, ENCODER_VALUES = 26, 3.3, 2.0
+"""Values that live at once, for each place and channel: of the U-Net in its first level, of the autoencoder in its
+second channels at the picture's size (`minigrad.plan` says 17 to 26 for 512x512 and more, and 2 to 3 for the decoder).
+"""
 
 
 @dataclass(frozen=True)
@@ -27,23 +29,25 @@ class Choice:
 
 
 def choose(checkpoint: Checkpoint, height: int, width: int, rows: int, budget: int | None, dtype: str | None,
-           tile: int | None) -> Choice:
+           tile: int | None, image: bool = False) -> Choice:
     """The widest type of weights and the largest tile that keep a budget (None: any), or those that are given; `rows`
-    are the latents of a step, 2 with guidance. Raises TooLarge where nothing does, before a weight is read."""
+    are the latents of a step, 2 with guidance; `image`: there is one to begin with, which is encoded as a whole. Raises
+    TooLarge where nothing does, before a weight is read."""
     nets = {each: net_bytes(checkpoint, height, width, rows, each)
             for each in ([dtype] if dtype else ["float32", "float16"])}
     decoders = {each: decoder_bytes(checkpoint, height, width, each)
                 for each in ([tile] if tile is not None else TILES) if each < max(height, width) // 8}
-    least = [name for name, costs in (("U-Net", nets), ("decoder", decoders)) if budget is not None
-             and min(costs.values()) > budget]
-    if budget is not None and least:
-        needs = min((nets if least[0] == "U-Net" else decoders).values())
-        raise TooLarge(f"{checkpoint.path}: does not fit: the {least[0]} takes {size(needs)} at {width}x{height}, "
+    encoder = {0: _autoencoder_bytes(checkpoint, height * width, ENCODER_VALUES, height * width) if image else 0}
+    for name, costs in (("U-Net", nets), ("decoder", decoders), ("encoder", encoder)):
+        needs = min(costs.values())
+        if budget is None or needs <= budget:
+            continue
+        raise TooLarge(f"{checkpoint.path}: does not fit: the {name} takes {size(needs)} at {width}x{height}, "
                        f"and {size(budget)} may be taken; what may help: a smaller --size, "
                        f"{'--guidance 1, ' if rows == 2 else ''}--weights float16, --tile 32, or a smaller model")
     kind, net = next((each, cost) for each, cost in nets.items() if budget is None or cost <= budget)
     side, decoder = next((each, cost) for each, cost in decoders.items() if budget is None or cost <= budget)
-    return Choice(kind, side, max(net, decoder))
+    return Choice(kind, side, max(net, decoder, encoder[0]))
 
 
 def net_bytes(checkpoint: Checkpoint, height: int, width: int, rows: int, dtype: str) -> int:
@@ -56,10 +60,14 @@ def net_bytes(checkpoint: Checkpoint, height: int, width: int, rows: int, dtype:
 
 def decoder_bytes(checkpoint: Checkpoint, height: int, width: int, tile: int) -> int:
     """Bytes of the decoder, which is in float32, and of the picture."""
-    vae = checkpoint.vae
     pixels = min(tile or height, height // 8) * min(tile or width, width // 8) * 64
-    values = pixels * vae.channels[min(1, len(vae.channels) - 1)] * DECODER_VALUES
-    return BESIDE + int(4 * (elements(checkpoint, "vae") + values + 8 * height * width))
+    return _autoencoder_bytes(checkpoint, pixels, DECODER_VALUES, height * width)
+
+
+def _autoencoder_bytes(checkpoint: Checkpoint, pixels: int, each: float, picture: int) -> int:
+    channels = checkpoint.vae.channels
+    values = pixels * channels[min(1, len(channels) - 1)] * each
+    return BESIDE + int(4 * (elements(checkpoint, "vae") + values + 8 * picture))
 
 
 def elements(checkpoint: Checkpoint, part: str) -> int:

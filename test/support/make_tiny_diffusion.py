@@ -106,7 +106,7 @@ def pipelines(kind: str, models: dict[str, Any], folder: Path) -> dict[str, np.n
         second.set_progress_bar_config(disable=True)
         module = sys.modules[type(second).__module__]
         module.randn_tensor = lambda shape, *_, **__: noise  # type: ignore[attr-defined]
-        encode = module.retrieve_latents  # type: ignore[attr-defined]
+        encode = module.retrieve_latents
         module.retrieve_latents = lambda out, **_: encode(out, sample_mode="argmax")  # type: ignore[attr-defined]
         image = torch.from_numpy(np.tanh(drawn((1, 3, 16, 16), 4)))
         found["image"] = second(PROMPT, image=image, strength=0.6, num_inference_steps=5, guidance_scale=4.0,
@@ -193,12 +193,13 @@ def _original(name: str, known: dict[str, str], inner: dict[str, str]) -> str:
 
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    goldens, names = samplers(), {}
+    goldens: dict[str, Any] = dict(samplers())
+    names: dict[str, dict[str, Any]] = {}
     for kind in KINDS:
         models = models_of(kind)
         names[kind] = {"shapes": {part: shapes_of(model) for part, model in models.items()}}
         if kind != "lcm":
-            names[kind]["single"] = originals(kind, models)  # type: ignore[assignment]
+            names[kind]["single"] = originals(kind, models)
         goldens |= parts(kind, models)
         with tempfile.TemporaryDirectory() as folder:
             goldens |= pipelines(kind, models, Path(folder))

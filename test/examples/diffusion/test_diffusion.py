@@ -32,7 +32,7 @@ from examples.diffusion.single_file import FIRST, ONLY, SECOND, load_single
 from examples.diffusion.tokenizer import CLIPTokenizer
 from examples.diffusion.unet import UNet2DConditionModel
 from examples.zoo.vae import AutoencoderKLDecoder, AutoencoderKLEncoder
-from minigrad import Tensor
+from minigrad import Tensor, jit
 from minigrad.errors import FormatError
 from minigrad.state import get_state_dict, safe_save
 from minigrad.state.fields import Fields
@@ -141,10 +141,14 @@ def picture(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, **options: 
     """0..1 [16, 16, 3], from the noise that diffusers was given."""
     monkeypatch.setattr(Pipeline, "_noise", lambda self, request, step: drawn((1, 4, 8, 8), 5 + step))
     request = Request(PROMPT, **{"steps": 4, "guidance": 4.0, "height": 16, "width": 16, **options})
-    pipe, found = Pipeline(checkpoint), []
-    decoded = pipe.decoded
-    monkeypatch.setattr(pipe, "decoded", lambda latents: found.append(decoded(latents)) or found[0])
-    pixels = pipe(request)
+    found: list[np.ndarray] = []
+
+    class Seen(Pipeline):
+        def decoded(self, latents: np.ndarray) -> np.ndarray:
+            found.append(super().decoded(latents))
+            return found[0]
+
+    pixels = Seen(checkpoint)(request)
     values = np.clip(found[0][0].transpose(1, 2, 0) / 2 + 0.5, 0, 1)
     np.testing.assert_allclose(pixels, values * 255, atol=0.51)
     return values
@@ -231,8 +235,12 @@ def test_half_types_are_near(folders: dict[str, Path]) -> None:
 def test_each_step_is_seen_and_one_program_makes_them(folders: dict[str, Path],
                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    real = pipeline.jit
-    monkeypatch.setattr(pipeline, "jit", lambda function: made.append(real(function)) or made[-1])
+
+    def noted(function: Any) -> Any:
+        made.append(jit(function))
+        return made[-1]
+
+    monkeypatch.setattr(pipeline, "jit", noted)
     seen: list[tuple[int, int]] = []
     checkpoint = load_folder(folders["1.5"])
     checkpoint = replace(checkpoint, sampler=replace(checkpoint.sampler, sampler="euler-ancestral"))
