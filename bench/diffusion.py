@@ -4,7 +4,7 @@
     python -m bench.diffusion --side minigrad --part unet                    one of them, as JSON
 
 Each measurement is a process of its own, as the U-Net's weights are 3.4 GB; sides take turns, `--rounds` times. PYTHON
-is an interpreter with torch and diffusers, which `torch` and `onnxruntime` need. A U-Net's step here is one image
+is an interpreter with torch and diffusers, which `torch` needs. A U-Net's step here is one image
 without guidance; with guidance a step has two.
 """
 from __future__ import annotations
@@ -37,19 +37,33 @@ def inputs_of(part: str, tiny: bool) -> list[np.ndarray]:
     return [latents, np.array([500.0], np.float32), random.standard_normal(TEXT, np.float32)]
 
 
-def ours(part: str, tiny: bool) -> Callable[[], Any]:
+def our_model(part: str, tiny: bool) -> Any:
+    """The model with random weights."""
     from examples.diffusion.unet import Config, UNet2DConditionModel
     from examples.zoo.vae import AutoencoderKLDecoder
-    from minigrad import Tensor, jit
 
     model: Any = (UNet2DConditionModel(Config((32, 64, 64, 64)) if tiny else Config()) if part == "unet"
                   else AutoencoderKLDecoder((32, 32, 32, 32) if tiny else (128, 256, 512, 512)))
     model.eval().requires_grad_(False)
     for parameter in model.parameters():
         parameter.realize()
+    return model
+
+
+def ours(part: str, tiny: bool) -> Callable[[], Any]:
+    from minigrad import Tensor, jit
+
+    model = our_model(part, tiny)
     given = [Tensor(array).realize() for array in inputs_of(part, tiny)]
     step = jit(model)
     return lambda: step(*given).numpy()
+
+
+def export(part: str, path: str) -> None:
+    """Writes our model as ONNX."""
+    from minigrad import Tensor, onnx
+
+    onnx.export(our_model(part, False), *[Tensor(array) for array in inputs_of(part, False)], path=path)
 
 
 def torch_model(part: str) -> Any:
@@ -79,24 +93,11 @@ def torch_call(part: str) -> Callable[[], Any]:
 
 
 def onnxruntime_call(part: str, threads: int) -> Callable[[], Any]:
-    import torch
-
-    onnxruntime, model = import_module("onnxruntime"), torch_model(part)
-
-    class Plain(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = model
-
-        def forward(self, *given: Any) -> Any:
-            return (self.inner if part == "unet" else self.inner.decode)(*given, return_dict=False)[0]
-
-    arrays = inputs_of(part, False)
+    """The same model by minigrad's own export, in a process before, whose memory is not counted."""
+    onnxruntime, arrays = import_module("onnxruntime"), inputs_of(part, False)
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "model.onnx")
-        with torch.inference_mode():
-            torch.onnx.export(Plain(), tuple(torch.from_numpy(array) for array in arrays), path, dynamo=True,
-                              external_data=True, verbose=False)
+        subprocess.run([sys.executable, "-m", "bench.diffusion", "--part", part, "--export", path], check=True)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -134,8 +135,12 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=3)
     parser.add_argument("--tiny", action="store_true", help="a small model, of minigrad alone")
     parser.add_argument("--torch", default=sys.executable, help="an interpreter with torch and diffusers")
+    parser.add_argument("--export", metavar="FILE", help="write our model as ONNX")
     parser.add_argument("--sides", default="minigrad,torch", help="those to measure, with commas between")
     o = parser.parse_args()
+    if o.export:
+        export(o.part, o.export)
+        return
     if o.side:
         print(json.dumps(measure(o.side, o.part, o.threads, o.calls, o.tiny)))
         return
@@ -143,7 +148,7 @@ def main() -> None:
         rows: dict[str, list[dict[str, float]]] = {side: [] for side in o.sides.split(",")}
         for _ in range(o.rounds):
             for side, found in rows.items():
-                python = sys.executable if side == "minigrad" else o.torch
+                python = o.torch if side == "torch" else sys.executable
                 done = subprocess.run([python, "-m", "bench.diffusion", "--side", side, "--part", part, "--threads",
                                        str(o.threads), "--calls", str(o.calls)], capture_output=True, text=True,
                                       check=False)
