@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from support.tiny_diffusion import (
     write_folder,
 )
 
-from examples.diffusion import pipeline, schedulers, unet
+from examples.diffusion import clip, pipeline, schedulers, unet
 from examples.diffusion.checkpoint import Checkpoint, fill, load_folder
 from examples.diffusion.clip import CLIPText
 from examples.diffusion.pipeline import Pipeline, Request
@@ -98,6 +100,19 @@ def test_tokens(folders: dict[str, Path]) -> None:
     for name in ("tokenizer", "tokenizer_2"):  # the second is filled up with "!", which in the prompt is another token
         assert CLIPTokenizer(folders["xl"] / name, 16, 600)(PROMPT) == GOLDEN[f"xl/{name}"].tolist()
     assert GOLDEN["xl/tokenizer"].tolist() != GOLDEN["xl/tokenizer_2"].tolist()
+
+
+XL_NET = unet.Config((320, 640, 1280), 2, (0, 2, 10), 10, (5, 10, 20), 2048, True, 256, 2816)
+BIG_TEXT = clip.Config(1280, 5120, 32, 20, "gelu", 1280)
+PUBLISHED: list[tuple[Callable[[], Any], int]] = [
+    (UNet2DConditionModel, 859_520_964), (lambda: UNet2DConditionModel(XL_NET), 2_567_463_684),
+    (CLIPText, 123_060_480), (lambda: CLIPText(BIG_TEXT), 694_659_840), (AutoencoderKLEncoder, 34_163_664)]
+"""Of Stable Diffusion 1.5 and XL: their U-Nets, their texts' encoders, the autoencoder's encoder."""
+
+
+@pytest.mark.parametrize("make, count", PUBLISHED)
+def test_parameters_are_as_many_as_published(make: Callable[[], Any], count: int) -> None:
+    assert sum(math.prod(map(int, tensor.shape)) for tensor in get_state_dict(make()).values()) == count
 
 
 # Samplers
