@@ -111,9 +111,9 @@ def measure(side: str, part: str, threads: int, calls: int, tiny: bool) -> dict[
     set_threads(threads)
     call = (ours(part, tiny) if side == "minigrad" else torch_call(part) if side == "torch"
             else onnxruntime_call(part, threads))
-    started = time.perf_counter()
+    started, before = time.perf_counter(), time.process_time()
     call()
-    first = time.perf_counter() - started
+    first, first_cpu = time.perf_counter() - started, time.process_time() - before
     call()
     RESET.write_text("5")
     times, processors = [], []
@@ -123,7 +123,8 @@ def measure(side: str, part: str, threads: int, calls: int, tiny: bool) -> dict[
         times.append(time.perf_counter() - started)
         processors.append(time.process_time() - before)
     assert np.isfinite(result).all()
-    return {"first_s": first, "best_s": min(times), "cpu_s": min(processors), "peak_mb": resident("VmHWM") / 1e6}
+    return {"first_s": first, "first_cpu_s": first_cpu, "best_s": min(times), "cpu_s": min(processors),
+            "peak_mb": resident("VmHWM") / 1e6}
 
 
 def main() -> None:
@@ -160,7 +161,7 @@ def main() -> None:
             if found:
                 best = {key: min(each[key] for each in found) for key in found[0]}
                 print(f"{part:8} {side:12} by the clock {best['best_s']:.2f} s, of processors {best['cpu_s']:.2f} s, "
-                      f"first {best['first_s']:.1f} s, peak {best['peak_mb']:.0f} MB", flush=True)
+                      f"first {best['first_cpu_s']:.1f} s, peak {best['peak_mb']:.0f} MB", flush=True)
 
 
 if __name__ == "__main__":
