@@ -1,4 +1,4 @@
-"""What a checkpoint of Stable Diffusion holds, and reading it from diffusers' folders.
+"""The parts of a checkpoint of Stable Diffusion, read from diffusers' folders.
 
     model_index.json, scheduler/scheduler_config.json, tokenizer/, text_encoder/, unet/, vae/
     tokenizer_2/, text_encoder_2/                                   of XL
@@ -83,7 +83,7 @@ UNET: dict[str, tuple[Any, ...]] = {
     "time_embedding_dim": (), "resnet_time_scale_shift": ("default",), "conv_in_kernel": (3,), "conv_out_kernel": (3,),
     "addition_embed_type": ("text_time",), "attention_type": ("default",), "num_attention_heads": (),
     "reverse_transformer_layers_per_block": (), "resnet_skip_time_act": (False,), "cross_attention_norm": ()}
-"""What configurations of U-Nets may say, where they say something."""
+"""Values that fields in configurations of U-Nets may have, where they are there."""
 AUTOENCODER: dict[str, tuple[Any, ...]] = {
     "act_fn": ("silu",), "latent_channels": (4,), "norm_num_groups": (32,), "in_channels": (3,), "out_channels": (3,),
     "shift_factor": (), "latents_mean": (), "use_quant_conv": (True,), "use_post_quant_conv": (True,),

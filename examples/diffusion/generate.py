@@ -122,7 +122,7 @@ def previewer(folder: Path, path: Path) -> Callable[[np.ndarray], None]:
 
 
 def request_of(o: argparse.Namespace, checkpoint: Checkpoint) -> Request:
-    """What the options ask for, checked before anything is computed."""
+    """The request of the options, checked before anything is computed."""
     height, width = size_of(o.size, checkpoint)
     guidance = (5.0 if checkpoint.xl else 7.5) if o.guidance is None else o.guidance
     if not 0 <= guidance <= 100:

@@ -22,7 +22,7 @@ from minigrad import Tensor, jit
 
 @dataclass(frozen=True)
 class Request:
-    """What to draw, in pixels; `image` float32 [3, height, width] in -1..1 is where to begin, None: at noise."""
+    """A picture to draw, in pixels; `image` float32 [3, height, width] in -1..1 is where to begin, None: at noise."""
 
     prompt: str
     negative: str | None = None
@@ -70,7 +70,7 @@ class Pipeline:
     # Words
 
     def guided(self, request: Request) -> bool:
-        """Whether each step runs twice, without the prompt too; distilled models take the guidance as a number."""
+        """True where each step runs twice, without the prompt too; distilled models take the guidance as a number."""
         return request.guidance > 1 and not self.checkpoint.unet.guided
 
     def words(self, request: Request) -> Words:

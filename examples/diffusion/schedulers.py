@@ -71,7 +71,7 @@ ALLOWED: dict[str, tuple[object, ...]] = {
     "beta_schedule": ("scaled_linear", "linear"), "use_karras_sigmas": (False,), "use_exponential_sigmas": (False,),
     "use_beta_sigmas": (False,), "thresholding": (False,), "clip_sample": (False,), "final_sigmas_type": ("zero",),
     "interpolation_type": ("linear",), "timestep_type": ("discrete",), "trained_betas": ()}
-"""What configurations may say."""
+"""Values that fields in configurations may have, where they are there."""
 
 
 def read_config(fields: Fields) -> Config:

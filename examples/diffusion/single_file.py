@@ -161,7 +161,7 @@ def _open_clip_state(stored: State) -> State:
 
 
 def _count(stored: State, start: str) -> int:
-    """How many parts are numbered behind `start`."""
+    """The number of parts that are counted behind `start`."""
     numbers = [name.removeprefix(start).partition(".")[0] for name in stored if name.startswith(start)]
     return 1 + max([int(number) for number in numbers if number.isdecimal()], default=-1)
 

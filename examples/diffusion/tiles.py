@@ -33,7 +33,7 @@ def decode_tiled(decode: Callable[[np.ndarray], np.ndarray], latents: np.ndarray
 
 
 def starts(size: int, tile: int) -> list[int]:
-    """Where tiles begin: evenly, with a quarter of a tile or more in common."""
+    """Places where tiles begin: evenly, with a quarter of a tile or more in common."""
     count = 1 if tile >= size else 1 + -(-(size - tile) // (tile - tile // 4))
     return [round(number * (size - tile) / max(count - 1, 1)) for number in range(count)]
 
