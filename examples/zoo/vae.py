@@ -1,7 +1,8 @@
-"""The decoder of Stable Diffusion's autoencoder (AutoencoderKL), with the names of parameters of diffusers.
+"""Stable Diffusion's autoencoder (AutoencoderKL), with the names of parameters of diffusers.
 
 Latents [N, 4, H, W] become images [N, 3, 8H, 8W] in about -1..1: a middle with one attention over all positions, then
-four levels of three residual blocks each, all but the last of which double height and width.
+four levels of three residual blocks each, all but the last of which double height and width. Images become latents the
+other way, by two residual blocks in each level.
 
 Source: Rombach et al. 2022, https://arxiv.org/abs/2112.10752
 """
@@ -98,6 +99,59 @@ class Decoder(nn.Module):
         for block in self.up_blocks:
             x = block(x)
         return self.conv_out(self.conv_norm_out(x).silu())
+
+
+class Downsample2D(nn.Module):
+    """Half the height and width by a 3x3 convolution that sees one more row below and one more column at the right."""
+
+    def __init__(self, channels: int):
+        self.conv = nn.Conv2d(channels, channels, 3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x.pad((0, 1, 0, 1)))
+
+
+class DownEncoderBlock2D(nn.Module):
+    def __init__(self, in_channels: int, out_channels: int, layers: int, last: bool):
+        self.resnets = nn.ModuleList([ResnetBlock2D(out_channels if i else in_channels, out_channels)
+                                      for i in range(layers)])
+        self.downsamplers = nn.ModuleList([] if last else [Downsample2D(out_channels)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in (*self.resnets, *self.downsamplers):
+            x = layer(x)
+        return x
+
+
+class Encoder(nn.Module):
+    """Gives means and logarithms of variances, [N, 2 latents, H / 8, W / 8]."""
+
+    def __init__(self, channels: tuple[int, ...] = CHANNELS, layers: int = 2, latents: int = 4):
+        self.conv_in = nn.Conv2d(3, channels[0], 3, padding=1)
+        self.down_blocks = nn.ModuleList([
+            DownEncoderBlock2D(channels[max(i - 1, 0)], width, layers, last=i == len(channels) - 1)
+            for i, width in enumerate(channels)])
+        self.mid_block = UNetMidBlock2D(channels[-1])
+        self.conv_norm_out = norm(channels[-1])
+        self.conv_out = nn.Conv2d(channels[-1], 2 * latents, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv_in(x)
+        for block in self.down_blocks:
+            x = block(x)
+        return self.conv_out(self.conv_norm_out(self.mid_block(x)).silu())
+
+
+class AutoencoderKLEncoder(nn.Module):
+    """Computes the mean of `AutoencoderKL.encode`: its state is that of diffusers' file without `decoder.` and
+    `post_quant_conv.`."""
+
+    def __init__(self, channels: tuple[int, ...] = CHANNELS, layers: int = 2, latents: int = 4):
+        self.encoder = Encoder(channels, layers, latents)
+        self.quant_conv = nn.Conv2d(2 * latents, 2 * latents, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.quant_conv(self.encoder(x)).chunk(2, dim=1)[0]
 
 
 class AutoencoderKLDecoder(nn.Module):
