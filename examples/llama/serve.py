@@ -36,7 +36,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--model", action="append", metavar="[NAME=]MODEL",
         help="file or folder, or hf:OWNER/NAME[:FILE]; may be repeated: the first is loaded at once, others when "
              "somebody asks for them (default: SmolLM2-135M-Instruct)")
-    add("--memory", type=size, help="most memory for models, such as 6GB: unused ones make room (default: what is free)")
+    add("--memory", type=size,
+        help="most memory for models, such as 6GB: unused ones make room for others (default: what is free)")
     add("--context", type=at_least(int, 2), default=DEFAULT_CONTEXT,
         help=f"most tokens of a conversation (default: {DEFAULT_CONTEXT}, at most the model's own)")
     add("--weights-dtype", choices=DTYPES, help="convert weight matrices to this (default: as the file has them)")
@@ -112,9 +113,6 @@ def run(options: argparse.Namespace) -> int | None:
     except ModuleNotFoundError as error:
         raise FormatError(f'{error.name} is missing: pip install "minigrad[serve]"') from None
     keys = read_keys(options)
-    if not keys and options.host not in ("127.0.0.1", "localhost", "::1"):
-        print("serve.py: everybody who can reach this machine may use it: --api-key-file asks for a key",
-              file=sys.stderr)
     if options.memory is None:
         options.memory = memory.free_memory()
     with config(**{"device": options.device} if options.device else {}):

@@ -20,6 +20,8 @@ from examples.llama.server.serial import SerialEngine
 from examples.llama.server.service import Defaults, Limits
 from minigrad.errors import FormatError
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
 
 def serve(options: argparse.Namespace, keys: tuple[str, ...]) -> int:
     """Serves until a signal comes; returns the exit status. Raises MinigradError, OSError where it cannot begin."""
@@ -34,12 +36,15 @@ def serve(options: argparse.Namespace, keys: tuple[str, ...]) -> int:
     models = Models(paths, make, lambda path: needs_of(path, options), options.memory)
     check_budget(models.entries, options.memory)
     taken = listen(options.host, options.port)  # before a model is read for nothing
+    if not keys and options.host not in LOOPBACK:
+        print("serve.py: everybody who can reach this machine may use it: --api-key-file asks for a key",
+              file=sys.stderr)
     limits = Limits(options.max_body, options.receive_timeout, options.answer_timeout, options.max_tokens)
-    rules = Rules(keys, tuple(options.allow_host) + (options.host,), tuple(options.allow_origin), options.log_requests,
+    rules = Rules(keys, (*options.allow_host, options.host), tuple(options.allow_origin), options.log_requests,
                   options.debug)
     app = make_app(models, limits, Defaults(options.temperature, options.top_p), rules, options.end_timeout)
     config = uvicorn.Config(app, http=bounded(options.connections, options.receive_timeout), ws="none", lifespan="on",
-                            log_config=None, access_log=False, server_header=False,
+                            log_config=None, log_level="critical", access_log=False, server_header=False,
                             timeout_graceful_shutdown=options.end_timeout, backlog=128)
     return asyncio.run(_serve(uvicorn.Server(config), models, taken))
 

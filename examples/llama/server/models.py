@@ -195,6 +195,6 @@ def check_budget(entries: Mapping[str, Entry], budget: int | None) -> None:
     """Raises TooLarge for a model that does not fit the budget even alone."""
     for entry in entries.values():
         if budget is not None and entry.needs > budget:
-            raise memory.TooLarge(f"the model {entry.name} does not fit: it takes about {memory.size(entry.needs)}, and "
-                                  f"{memory.size(budget)} may be used; expected a smaller model, --context or "
+            raise memory.TooLarge(f"the model {entry.name} does not fit: it takes about {memory.size(entry.needs)}, "
+                                  f"and {memory.size(budget)} may be used; expected a smaller model, --context or "
                                   "--weights-dtype, or more --memory")

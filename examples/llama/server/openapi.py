@@ -48,8 +48,8 @@ def description() -> dict[str, Any]:
         parameters = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
         paths[path] = {"get": {"summary": summary, "responses": {"200": _success(""), **failures},
                                **({"parameters": parameters} if "{name}" in path else {})}}
-    paths["/metrics"] = {"get": {"summary": "Counts for Prometheus", "responses": {
-        "200": {"description": "Lines of text", "content": {"text/plain": {"schema": {"type": "string"}}}}, **failures}}}
+    text = {"description": "Lines of text", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    paths["/metrics"] = {"get": {"summary": "Counts for Prometheus", "responses": {"200": text, **failures}}}
     return {"openapi": "3.1.0", "info": {"title": "minigrad", "version": VERSION}, "paths": paths,
             "components": {"schemas": shared.get("$defs", {}),
                            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},

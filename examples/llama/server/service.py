@@ -77,7 +77,8 @@ class Service:
     async def start(self, held: AsyncExitStack, model: Loaded, prompts: Sequence[Prompt], number: int,
                     sampling: Sampling | Options, count: int | None, top_logprobs: int | None = None) -> Run:
         """Has each prompt answered `number` times. `held` is what the run gives back when it ends. Raises ApiError."""
-        requests, speeches = [], []
+        requests: list[engines.Request] = []
+        speeches: list[Speech] = []
         try:
             for prompt in prompts:
                 most = room_for(model, prompt, count, self.limits.tokens)

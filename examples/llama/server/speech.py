@@ -102,10 +102,7 @@ class Speech:
             return Piece()
         piece = self._read(Piece(), self.decoder.finish())
         rest, self.until.held = self.until.held, ""
-        if self.state == "call":
-            piece = self._called(piece, self.call + rest)
-        else:
-            piece = self._said(piece, rest)
+        piece = self._called(piece, self.call + rest) if self.state == "call" else self._said(piece, rest)
         return replace(piece, text=piece.text + self.stops.finish())
 
     def _read(self, piece: Piece, text: str) -> Piece:

@@ -205,7 +205,7 @@ class Completion(Common):
     def prompts(self) -> list[str | list[int]]:
         if isinstance(self.prompt, str):
             return [self.prompt]
-        return [list(self.prompt)] if isinstance(self.prompt[0], int) else list(self.prompt)  # type: ignore[arg-type]
+        return [list(self.prompt)] if isinstance(self.prompt[0], int) else list(self.prompt)
 
     @model_validator(mode="after")
     def _fields_agree(self) -> Completion:
@@ -228,7 +228,7 @@ class Embeddings(Body):
     def texts(self) -> list[str | list[int]]:
         if isinstance(self.input, str):
             return [self.input]
-        return [list(self.input)] if isinstance(self.input[0], int) else list(self.input)  # type: ignore[arg-type]
+        return [list(self.input)] if isinstance(self.input[0], int) else list(self.input)
 
 
 # Ollama's
