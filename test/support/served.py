@@ -22,6 +22,7 @@ from minigrad import Tensor, config
 from minigrad.state import safe_load, safe_save
 
 NAMES = ("<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>")
+END = NAMES.index("<|im_end|>")
 TEMPLATE = """{%- if tools %}<|im_start|>system
 Tools: {% for tool in tools %}{{ tool | tojson }}{% endfor %} in <tool_call></tool_call><|im_end|>
 {% endif %}{% for message in messages %}<|im_start|>{{ message.role }}
@@ -34,7 +35,8 @@ CONTEXT = 512
 START_SECONDS = 120
 
 
-def write_model(folder: Path, family: str = "llama", seed: int = 0, template: str | None = TEMPLATE) -> Path:
+def write_model(folder: Path, family: str = "llama", seed: int = 0, template: str | None = TEMPLATE,
+                context: int = CONTEXT) -> Path:
     """A model of test/models with a vocabulary of bytes and some words, a longer context and a chat template."""
     folder.mkdir(parents=True)
     source = TESTS / "models" / family
@@ -48,11 +50,13 @@ def write_model(folder: Path, family: str = "llama", seed: int = 0, template: st
     rng = np.random.default_rng(seed)
     with config(device="NUMPY"):
         tensors = safe_load(source / "model.safetensors")
-        words = {name: Tensor(rng.normal(size=(size, value.shape[1])).astype(np.float32) / 4)
+        words = {name: rng.normal(size=(size, value.shape[1])).astype(np.float32) / 4
                  for name, value in tensors.items() if "embed_tokens" in name or "lm_head" in name}
-        safe_save({**tensors, **words}, folder / "model.safetensors")
+        for name in [name for name in words if "lm_head" in name]:
+            words[name][END - len(NAMES)] = 0  # never the best: greedy answers have no end
+        safe_save({**tensors, **{name: Tensor(rows) for name, rows in words.items()}}, folder / "model.safetensors")
     described = json.loads((source / "config.json").read_text())
-    described |= {"vocab_size": size, "max_position_embeddings": CONTEXT, "bos_token_id": 0, "eos_token_id": None}
+    described |= {"vocab_size": size, "max_position_embeddings": context, "bos_token_id": 0, "eos_token_id": None}
     (folder / "config.json").write_text(json.dumps(described))
     return folder
 
