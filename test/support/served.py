@@ -50,7 +50,7 @@ def write_model(folder: Path, family: str = "llama", seed: int = 0, template: st
     rng = np.random.default_rng(seed)
     with config(device="NUMPY"):
         tensors = safe_load(source / "model.safetensors")
-        words = {name: rng.normal(size=(size, value.shape[1])).astype(np.float32) / 4
+        words = {name: rng.normal(size=(size, int(value.numpy().shape[1]))).astype(np.float32) / 4
                  for name, value in tensors.items() if "embed_tokens" in name or "lm_head" in name}
         for name in [name for name in words if "lm_head" in name]:
             words[name][END - len(NAMES)] = 0  # never the best: greedy answers have no end

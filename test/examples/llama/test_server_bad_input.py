@@ -132,7 +132,8 @@ def test_control_characters_are_text(server: Server) -> None:
 
 @pytest.mark.parametrize("fields, message", [
     ({"prompt": [5, 10 ** 9]}, "expected tokens below"), ({"prompt": [[5], "a"]}, "prompt"), ({"prompt": []}, "prompt"),
-    ({"prompt": [-1]}, "prompt"), ({"prompt": "a", "suffix": "b"}, "suffix"), ({"prompt": "a", "best_of": 2}, "best_of"),
+    ({"prompt": [-1]}, "prompt"),
+    ({"prompt": "a", "suffix": "b"}, "suffix"), ({"prompt": "a", "best_of": 2}, "best_of"),
     ({"prompt": ["a"] * 8, "n": 4}, "at most 16 answers"), ({"prompt": "a", "echo": True, "logprobs": 1}, "echo")])
 def test_completions_that_are_wrong(fields: dict[str, Any], message: str, server: Server) -> None:
     status, value = server.request("/v1/completions", {"model": "tiny", **fields}, KEY)
@@ -164,7 +165,8 @@ def test_paths_that_are_none(path: str, method: str, status: int, server: Server
 
 @pytest.mark.parametrize("headers, status", [
     ({}, 401), ({"Authorization": "Bearer wrong"}, 401), ({"Authorization": "Bearer "}, 401),
-    ({"Authorization": "Basic right"}, 401), ({"Authorization": "right"}, 401), ({"Authorization": "Bearer rig\xfft"}, 401),
+    ({"Authorization": "Basic right"}, 401), ({"Authorization": "right"}, 401),
+    ({"Authorization": "Bearer rig\xfft"}, 401),
     ({"Authorization": "Bearer other"}, 200), ({"Authorization": "bearer right"}, 200)])
 def test_keys(headers: dict[str, str], status: int, server: Server) -> None:
     for path in ("/v1/models", "/api/tags", "/metrics"):

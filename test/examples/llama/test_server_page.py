@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,10 +17,8 @@ CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 if CHROMIUM is None or DRIVER is None:
     pytest.skip("there is no Chromium with its driver", allow_module_level=True)
 
-from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import WebDriverWait
-
+Keys = webdriver.Keys
+SECONDS = 30
 SETTINGS = {"temperature": "0", "max_tokens": "20"}
 CHAT = "minigrad.chat."
 CONTEXT = 8192
@@ -68,16 +67,20 @@ class Page:
         self.until(lambda: self.all("#model option"))
 
     def all(self, selector: str) -> list[Any]:
-        return self.browser.find_elements(By.CSS_SELECTOR, selector)
+        return self.browser.find_elements("css selector", selector)
 
     def one(self, selector: str) -> Any:
-        return self.browser.find_element(By.CSS_SELECTOR, selector)
+        return self.browser.find_element("css selector", selector)
 
     def texts(self, selector: str) -> list[str]:
         return [each.text for each in self.all(selector)]
 
     def until(self, true: Callable[[], Any]) -> Any:
-        return WebDriverWait(self.browser, 30, 0.02).until(lambda _: true())
+        end = time.monotonic() + SECONDS
+        while not (found := true()):
+            assert time.monotonic() < end, "it did not become true"
+            time.sleep(0.02)
+        return found
 
     def ask(self, text: str) -> None:
         self.one("#question").send_keys(text, Keys.ENTER)
@@ -130,7 +133,7 @@ def test_stop(page: Page, server: Server) -> None:
 def test_edit_and_retry_lose_nothing(page: Page) -> None:
     for question in ("Hello", "the llama"):
         page.ask(question)
-        page.until(lambda question=question: question in page.told())
+        page.until(lambda question=question: question in page.told())  # type: ignore[misc]
         page.ended()
     first = page.told()
     next(each for each in page.all(".message.user button") if each.text == "Edit").click()
@@ -228,16 +231,16 @@ def test_markdown(page: Page) -> None:
     body, = shown(page, MARKDOWN)
 
     def inside(selector: str) -> list[str]:
-        return [each.text for each in body.find_elements(By.CSS_SELECTOR, selector)]
+        return [each.text for each in body.find_elements("css selector", selector)]
     assert (inside("h2"), inside("strong"), inside("em")) == (["A title"], ["bold"], ["slanted"])
     assert inside("ol > li > ul > li") == ["inner"] and inside("blockquote p") == ["said"]
     assert inside("td") == ["1", "2"] and inside("pre code") == ['def f(x):\n    return "<b>" + x']
-    links = body.find_elements(By.CSS_SELECTOR, "a")
+    links = body.find_elements("css selector", "a")
     assert [link.get_attribute("href") for link in links] == ["https://example.org/a"]
     assert "noopener" in links[0].get_attribute("rel")
     assert inside("img") == inside("script") == [] and "<img src=x" in body.text and page.browser.title[:6] == "shown "
     assert page.one(".message.user .body").text == "<i>x</i>"
-    body.find_element(By.CSS_SELECTOR, ".code button").click()
+    body.find_element("css selector", ".code button").click()
     page.until(lambda: inside(".code button") == ["Copied"])
 
 
@@ -303,7 +306,8 @@ def test_keyboard_and_names(page: Page) -> None:
     page.until(lambda: page.told() == [])
     nameless = page.browser.execute_script("""
         return [...document.querySelectorAll('button, input, select, textarea')].filter((each) =>
-            !(each.textContent.trim() || each.getAttribute('aria-label') || each.labels?.length)).map((e) => e.outerHTML)""")
+            !(each.textContent.trim() || each.getAttribute('aria-label') || each.labels?.length))
+            .map((each) => each.outerHTML)""")
     assert nameless == [] and page.one("[role=status]").get_attribute("aria-live") == "polite"
 
 

@@ -145,7 +145,7 @@ def test_forms_of_templates(source: str, form: CallForm | None) -> None:
 def test_schemas_of_calls_have_their_own_references() -> None:
     parameters = {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "required": ["a"],
                   "$defs": {"A": {"enum": ["#/$defs/A"]}}, "additionalProperties": False}
-    tools = [{"function": {"name": "f", "parameters": parameters}}, {"function": {"name": "g"}}]
+    tools: list[dict[str, Any]] = [{"function": {"name": "f", "parameters": parameters}}, {"function": {"name": "g"}}]
     schema = call_schema(tools, "arguments")
     compile_schema(schema)
     assert schema["$defs"]["0"]["properties"]["a"] == {"$ref": "#/$defs/0/$defs/A"}
@@ -173,7 +173,7 @@ def test_tools_are_part_of_the_prompt(model: Loaded) -> None:
 def test_tools_are_explained_where_the_template_has_none(model: Loaded) -> None:
     model.template = Template(CHATML, model.tokenizer)
     calls = [{"id": "1", "type": "function", "function": {"name": "time", "arguments": {"a": 1}}}]
-    messages = [HELLO, {"role": "assistant", "content": "", "tool_calls": calls}, {"role": "tool", "content": "noon"}]
+    messages: list[dict[str, Any]] = [HELLO, {"role": "assistant", "content": "", "tool_calls": calls}, {"role": "tool", "content": "noon"}]
     text = model.tokenizer.decode(chat_prompt(model, Asked(messages, [TOOL])).tokens)
     assert text.startswith("system\nYou may call functions.") and '"name": "time"' in text
     assert '<tool_call>\n{"name": "time", "arguments": {"a": 1}}\n</tool_call>' in text
