@@ -33,7 +33,7 @@ def make_app(models: Models, limits: Limits, defaults: Defaults, rules: Rules, e
 
     metrics = Metrics(stats)
     service = Service(models, limits, defaults, metrics)
-    described = openapi.description()
+    described = openapi.description(list(models.entries))
 
     async def health(request: Request) -> Response:
         return Json({"status": "ok"})
@@ -53,7 +53,8 @@ def make_app(models: Models, limits: Limits, defaults: Defaults, rules: Rules, e
     listed = [*openai_api.routes(service), *ollama_api.routes(service), Route("/health", health),
               Route("/openapi.json", schema), Route("/metrics", counts)]
     router = Router([*listed, *pages], redirect_slashes=False, lifespan=lifespan)
-    return Guard(router, rules, metrics, [route.path for route in [*listed, *pages]], [each.path for each in pages])
+    return Guard(router, rules, metrics, [route.path for route in [*listed, *pages]], [each.path for each in pages],
+                 limits.send_seconds)
 
 
 def _page_routes() -> list[Route]:

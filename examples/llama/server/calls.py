@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from examples.llama.schema import compile_schema
 from examples.llama.server.errors import ApiError
+from examples.llama.server.schemas import compiled
 from minigrad.errors import FormatError
 
 
@@ -113,7 +113,7 @@ def call_schema(tools: Sequence[Mapping[str, Any]], key: str) -> dict[str, Any]:
         function = tool["function"]
         parameters = function.get("parameters") or {"type": "object", "properties": {}, "additionalProperties": False}
         try:
-            compile_schema(parameters, f"the parameters of {function['name']}")
+            compiled(parameters, f"the parameters of {function['name']}")
         except FormatError as error:
             raise ApiError(400, str(error), f"tools.{at}.function.parameters", "invalid_schema") from None
         definitions[str(at)] = _moved(parameters, f"#/$defs/{at}")

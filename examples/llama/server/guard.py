@@ -6,6 +6,7 @@ the same, unless it was allowed.
 """
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
@@ -47,10 +48,11 @@ class Rules:
 
 
 class Guard:
-    """Lets requests through to `app` by the rules."""
+    """Lets requests through to `app` by the rules. Who takes nothing of a response for `send_seconds` is given up."""
 
-    def __init__(self, app: ASGIApp, rules: Rules, metrics: Metrics, paths: Sequence[str], page: Sequence[str]):
-        self.app, self.rules, self.metrics = app, rules, metrics
+    def __init__(self, app: ASGIApp, rules: Rules, metrics: Metrics, paths: Sequence[str], page: Sequence[str],
+                 send_seconds: float):
+        self.app, self.rules, self.metrics, self.send_seconds = app, rules, metrics, send_seconds
         self.paths, self.open = frozenset(paths), frozenset([*OPEN, *page])
         self.keys = [_digest(key) for key in rules.keys]
         name = socket.gethostname().lower()
@@ -70,7 +72,11 @@ class Guard:
                 added = MutableHeaders(raw=message.setdefault("headers", []))
                 for name, value in {**KEPT_OUT, **self._shared(origin)}.items():
                     added.setdefault(name, value)
-            await send(message)
+            try:
+                async with asyncio.timeout(self.send_seconds):
+                    await send(message)
+            except TimeoutError:
+                raise ClientGone from None
 
         self.metrics.active.inc()
         try:

@@ -99,7 +99,7 @@ class Ollama:
         async with self.service.models.use(body.model) as model:
             _check(body.options, model)
             texts = body.input if isinstance(body.input, list) else [body.input]
-            vectors, count = await embedded(model, texts)
+            vectors, count = await embedded(model, texts, body.truncate is not False)
         if body.dimensions not in (None, vectors.shape[1]):
             raise ApiError(400, f"dimensions: this model's embeddings have {vectors.shape[1]}, got {body.dimensions}")
         return Json({"model": body.model, "embeddings": [[float(x) for x in row] for row in vectors],
@@ -116,7 +116,7 @@ class Ollama:
             form = _Lines(body.model, run, len(prompt.tokens), part)
             if body.stream is False:
                 return Whole(run, form.whole)
-            return Stream(run, form.lines(), self.service.limits.send_seconds, False, failed)
+            return Stream(run, form.lines(), False, failed)
 
 
 class _Lines:

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from examples.llama.server.calls import Call
 from examples.llama.server.errors import ApiError, described
 from examples.llama.server.models import Entry, Loaded
-from examples.llama.server.prompts import Asked, Prompt, chat_prompt, check_length, text_prompt
+from examples.llama.server.prompts import Asked, Prompt, chat_prompt, text_prompt
 from examples.llama.server.replies import Json, Stream, Value, Whole
 from examples.llama.server.requests import Step
 from examples.llama.server.running import Run
@@ -79,7 +79,7 @@ class OpenAI:
 
     def _reply(self, body: Common, run: Run, form: _Form) -> Response:
         if body.stream:
-            return Stream(run, form.chunks(), self.service.limits.send_seconds, True, ApiError.body)
+            return Stream(run, form.chunks(), True, ApiError.body)
         return Whole(run, form.whole)
 
     # Embeddings
@@ -108,15 +108,17 @@ async def kept(service: Service, name: str) -> AsyncIterator[tuple[AsyncExitStac
         raise
 
 
-async def embedded(model: Loaded, texts: Sequence[str | list[int]]) -> tuple[np.ndarray, int]:
-    """Embeddings [n, width] of texts, and how many tokens these have together. Raises ApiError."""
+async def embedded(model: Loaded, texts: Sequence[str | list[int]], cut: bool = False) -> tuple[np.ndarray, int]:
+    """Embeddings [n, width] of texts, `cut` to what the context holds, and how many tokens these have together. Raises
+    ApiError."""
     rows, count = [], 0
     try:
         for text in texts:
-            check_length(model, len(text) if isinstance(text, str) else 0)
+            text = text[:model.context * model.longest] if cut else text
             prompt = await asyncio.to_thread(text_prompt, model, text, ())
-            rows.append(await asyncio.to_thread(model.engine.embed, prompt.tokens))
-            count += len(prompt.tokens)
+            tokens = prompt.tokens[:model.context] if cut else prompt.tokens
+            rows.append(await asyncio.to_thread(model.engine.embed, tokens))
+            count += len(tokens)
     except MinigradError as error:
         raise described(error) from None
     return np.stack(rows), count

@@ -1,6 +1,7 @@
 """The description of the API, as OpenAPI has it, from the bodies that requests are read by."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -30,11 +31,14 @@ STATUSES = {"400": "The request is wrong", "401": "There is no valid API key", "
             "429": "Too many requests wait", "503": "The model cannot be loaded now"}
 
 
-def description() -> dict[str, Any]:
-    """All paths with the schemas of what they take."""
+def description(models: Sequence[str]) -> dict[str, Any]:
+    """All paths with the schemas of what they take, of a server with these models."""
     kinds = [kind for kind, _, _ in BODIES.values()]
     schemas, shared = models_json_schema([(kind, "validation") for kind in kinds],
                                          ref_template="#/components/schemas/{model}")
+    for body in shared.get("$defs", {}).values():
+        if "model" in body.get("properties", {}):
+            body["properties"]["model"] = {"type": "string", "enum": list(models), "title": "Model"}
     named = {kind: schemas[kind, "validation"] for kind in kinds}
     error = {"type": "object", "required": ["error"]}
     failures = {status: {"description": text, "content": {"application/json": {"schema": error}}}

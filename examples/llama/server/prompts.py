@@ -7,10 +7,10 @@ from typing import Any
 
 from examples.llama.constraint import Constraint, JsonForm
 from examples.llama.generate import ContextFull
-from examples.llama.schema import compile_schema
 from examples.llama.server.calls import HERMES, CallForm, call_schema, form_of, instructions
 from examples.llama.server.errors import ApiError, unsupported
 from examples.llama.server.models import Loaded
+from examples.llama.server.schemas import compiled
 from examples.llama.server.speech import MARKS, THINK, THOUGHT, Manner
 from minigrad.errors import FormatError, MinigradError
 
@@ -118,7 +118,7 @@ def constraints(model: Loaded, prompt: Prompt, count: int, number: int) -> list[
     if prompt.manner.stops:
         raise unsupported("stop", "expected stop or a schema, got both: JSON that is cut off is none")
     try:
-        form = JsonForm(compile_schema(prompt.schema, where), model.tokenizer, model.vocabulary, model.trie)
+        form = JsonForm(compiled(prompt.schema, where), model.tokenizer, model.vocabulary, model.trie)
         return [form.begin(count) for _ in range(number)]
     except FormatError as error:
         raise ApiError(400, str(error), where, "invalid_schema") from None

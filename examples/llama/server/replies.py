@@ -1,7 +1,6 @@
 """Responses that end when their client goes away: JSON that is still being made, and streams of events or lines."""
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
@@ -10,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from examples.llama.server.errors import ApiError
-from examples.llama.server.running import ClientGone, Run, unless_gone
+from examples.llama.server.running import Run, unless_gone
 
 Value = Mapping[str, Any]
 
@@ -49,12 +48,11 @@ class Whole(Response):
 class Stream(Response):
     """The values of an iterator as server-sent events, which end with [DONE], or as lines of JSON.
 
-    An error after the start is the last value; a client that takes nothing for `seconds` is given up.
+    An error after the start is the last value.
     """
 
-    def __init__(self, run: Run, values: AsyncIterator[Value], seconds: float, events: bool,
-                 failed: Callable[[ApiError], Value]):
-        self.run, self.values, self.seconds, self.events, self.failed = run, values, seconds, events, failed
+    def __init__(self, run: Run, values: AsyncIterator[Value], events: bool, failed: Callable[[ApiError], Value]):
+        self.run, self.values, self.events, self.failed = run, values, events, failed
         self.status_code, self.background = 200, None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,8 +61,7 @@ class Stream(Response):
         headers = [(b"content-type", kind), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
 
         async def body(data: bytes, more: bool = True) -> None:
-            async with asyncio.timeout(self.seconds):
-                await send({"type": "http.response.body", "body": data, "more_body": more})
+            await send({"type": "http.response.body", "body": data, "more_body": more})
 
         async def work() -> None:
             try:
@@ -72,8 +69,6 @@ class Stream(Response):
                     await body(self._written(value))
             except ApiError as error:
                 await body(self._written(self.failed(error)))
-            except TimeoutError:
-                raise ClientGone from None
             await body(b"data: [DONE]\n\n" if self.events else b"", False)
 
         try:

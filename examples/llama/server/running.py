@@ -42,12 +42,15 @@ async def _disconnect(receive: Receive) -> None:
 class Run:
     """The answers to one request, each with its reader; iterating gives (number of the answer, Piece).
 
-    What is in `held` is given back when all have ended, and whatever happens their places in the engine are freed.
+    `each` of them are to the same prompt; they end after `seconds`. What is in `held` is given back when all have
+    ended, and whatever happens their places in the engine are freed; `told` is given the tokens found in a cache, and
+    those of answers.
     """
 
-    def __init__(self, answers: Sequence[Answer], speeches: Sequence[Speech], seconds: float, held: AsyncExitStack,
-                 told: Callable[[int, int, int], None]):
-        self.answers, self.speeches, self.seconds, self.held, self.told = answers, speeches, seconds, held, told
+    def __init__(self, answers: Sequence[Answer], speeches: Sequence[Speech], each: int, seconds: float,
+                 held: AsyncExitStack, told: Callable[[int, int], None]):
+        self.answers, self.speeches, self.each, self.seconds = answers, speeches, each, seconds
+        self.held, self.told = held, told
         self.counts = [0] * len(answers)
         self.first: float | None = None
         self.begun = self.now()
@@ -64,8 +67,9 @@ class Run:
 
     @property
     def cached(self) -> int:
-        """Of the tokens of prompts, those that were not fed again."""
-        return max([answer.cached_tokens for answer in self.answers], default=0)
+        """Of the tokens of prompts, those that were not fed again; of each prompt the most of its answers."""
+        counts = [answer.cached_tokens for answer in self.answers]
+        return sum([max(counts[at:at + self.each]) for at in range(0, len(counts), self.each)])
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Piece]]:
         loop, event = asyncio.get_running_loop(), asyncio.Event()
@@ -115,7 +119,7 @@ class Run:
         if not self.closed:
             self.closed = True
             self.cancel()
-            self.told(self.cached, self.tokens, len(self.answers))
+            self.told(self.cached, self.tokens)
             await self.held.aclose()
 
 

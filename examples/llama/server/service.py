@@ -24,6 +24,8 @@ from minigrad.errors import MinigradError
 
 B = TypeVar("B", bound=Body)
 SEEDS = 1 << 63
+COLDEST = 1e-4
+"""Temperatures below take the best token: others would have no weight that a float can say."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class Service:
         except MinigradError as error:
             raise described(error) from None
         told = self._told(sum([len(prompt.tokens) for prompt in prompts]))
-        return Run(answers, speeches, self.limits.answer_seconds, held, told)
+        return Run(answers, speeches, number, self.limits.answer_seconds, held, told)
 
     async def _submit(self, model: Loaded, requests: Sequence[engines.Request]) -> list[Answer]:
         """All of the requests, or none of them where the queue has no room for one."""
@@ -106,18 +108,19 @@ class Service:
             raise
         return answers
 
-    def _told(self, prompt: int) -> Callable[[int, int, int], None]:
-        def told(cached: int, completion: int, _: int) -> None:
+    def _told(self, prompt: int) -> Callable[[int, int], None]:
+        def told(cached: int, completion: int) -> None:
             self.metrics.count_tokens(prompt, cached, completion)
         return told
 
     def sampler(self, asked: Sampling | Options, number: int) -> Sampler:
         """How the answer of a number chooses its tokens: with one seed, each number has its own."""
         defaults = self.defaults
+        temperature = defaults.temperature if asked.temperature is None else asked.temperature
         penalties = asked.presence_penalty or 0.0, asked.frequency_penalty or 0.0
         last = asked.repeat_last_n if isinstance(asked, Options) else -1  # OpenAI's are of all that was said
         return Sampler(
-            defaults.temperature if asked.temperature is None else asked.temperature,
+            temperature if temperature >= COLDEST else 0.0,
             defaults.top_k if asked.top_k is None else asked.top_k,
             defaults.top_p if asked.top_p is None else asked.top_p,
             defaults.min_p if asked.min_p is None else asked.min_p,

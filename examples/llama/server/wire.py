@@ -37,7 +37,7 @@ class Sampling(Body):
     seed: Seed | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    repeat_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repeat_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
 
 
 class StreamOptions(Body):
@@ -244,7 +244,7 @@ class Options(Body):
     seed: Seed | None = None
     presence_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
-    repeat_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repeat_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
     repeat_last_n: Annotated[int, Field(ge=-1, le=1 << 31)] | None = None
     num_predict: Annotated[int, Field(ge=-2, le=1 << 31)] | None = None
     num_ctx: Count | None = None

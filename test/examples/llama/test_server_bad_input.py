@@ -88,6 +88,12 @@ BODIES: dict[str, tuple[dict[str, Any], int, str, str | None]] = {
     "a schema that needs more tokens": ({"response_format": {"type": "json_schema", "json_schema": {
         "schema": {"type": "string", "minLength": 9}}}}, 400, "and only 3 can be given; ask for more max_tokens",
         "response_format"),
+    "a schema of two thousand properties": ({"response_format": {"type": "json_schema", "json_schema": {"schema": {
+        "type": "object", "properties": {f"p{k}": {"type": "string"} for k in range(2000)}}}}}, 400,
+        "at most 100 properties of an object", "response_format"),
+    "a tool with a schema that is none": ({"tool_choice": "required", "tools": [{"type": "function", "function": {
+        "name": "f", "parameters": {"type": "cat"}}}]}, 400, "the parameters of f: #: expected a type",
+        "tools.0.function.parameters"),
     "a stop in JSON": ({"stop": ["a"], "response_format": {"type": "json_object"}}, 400, "expected stop or a schema",
                        "stop"),
     "a setting that the template lacks": ({"chat_template_kwargs": {"shout": True}}, 400, "knows no shout",

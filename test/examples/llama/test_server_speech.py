@@ -173,7 +173,8 @@ def test_tools_are_part_of_the_prompt(model: Loaded) -> None:
 def test_tools_are_explained_where_the_template_has_none(model: Loaded) -> None:
     model.template = Template(CHATML, model.tokenizer)
     calls = [{"id": "1", "type": "function", "function": {"name": "time", "arguments": {"a": 1}}}]
-    messages: list[dict[str, Any]] = [HELLO, {"role": "assistant", "content": "", "tool_calls": calls}, {"role": "tool", "content": "noon"}]
+    messages: list[dict[str, Any]] = [HELLO, {"role": "assistant", "content": "", "tool_calls": calls},
+                                      {"role": "tool", "content": "noon"}]
     text = model.tokenizer.decode(chat_prompt(model, Asked(messages, [TOOL])).tokens)
     assert text.startswith("system\nYou may call functions.") and '"name": "time"' in text
     assert '<tool_call>\n{"name": "time", "arguments": {"a": 1}}\n</tool_call>' in text
