@@ -20,6 +20,8 @@ from examples.llama.server.serial import SerialEngine
 from examples.llama.server.service import Defaults, Limits
 from minigrad.errors import FormatError
 
+KEEP_SECONDS = 20
+"""That a connection is kept without a request: longer than clients do, which would ask just when it closes."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -45,7 +47,7 @@ def serve(options: argparse.Namespace, keys: tuple[str, ...]) -> int:
     app = make_app(models, limits, Defaults(options.temperature, options.top_p), rules, options.end_timeout)
     config = uvicorn.Config(app, http=bounded(options.connections, options.receive_timeout), ws="none", lifespan="on",
                             log_config=None, log_level="critical", access_log=False, server_header=False,
-                            timeout_graceful_shutdown=options.end_timeout, backlog=128)
+                            timeout_graceful_shutdown=options.end_timeout, timeout_keep_alive=KEEP_SECONDS, backlog=128)
     return asyncio.run(_serve(uvicorn.Server(config), models, taken))
 
 
