@@ -463,7 +463,7 @@ class Llama:
 
     def __init__(self, config: Config, tensors: dict[str, Weight], capacity: int = DEFAULT_CONTEXT,
                  memory: Memory | None = None):
-        self.config = config
+        self.config, self.tensors = config, tensors
         self.capacity = min(config.context, capacity)
         memory = memory or Conversation(self.capacity)
         self.read: list[Weight] = []

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -80,7 +81,8 @@ class BatchEngine:
         self._seconds = 1.0  # of a request, a moving average
         self._tokens_in = self._tokens_out = self._preempted = 0
         self._jobs: deque[tuple[Callable[[], object], threading.Event]] = deque()
-        self._thread = threading.Thread(target=self._serve, name="engine", daemon=True)
+        settings = copy_context()  # those of whoever made the engine
+        self._thread = threading.Thread(target=lambda: settings.run(self._serve), name="engine", daemon=True)
         self._thread.start()
 
     # ---- from any thread ----
