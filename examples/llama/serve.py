@@ -38,6 +38,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
              "somebody asks for them (default: SmolLM2-135M-Instruct)")
     add("--memory", type=size,
         help="most memory for models, such as 6GB: unused ones make room for others (default: what is free)")
+    add("--cache-memory", type=size, metavar="SIZE",
+        help="of keys and values of all conversations, per model (default: 1GB, at most a quarter of --memory)")
     add("--context", type=at_least(int, 2), default=DEFAULT_CONTEXT,
         help=f"most tokens of a conversation (default: {DEFAULT_CONTEXT}, at most the model's own)")
     add("--weights-dtype", choices=DTYPES, help="convert weight matrices to this (default: as the file has them)")
@@ -79,6 +81,8 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     add("--answer-timeout", type=at_least(float, 0.1), default=600.0, metavar="SECONDS",
         help="an answer ends then, as if its tokens had run out (default: 600)")
     add("--connections", type=at_least(int, 1), default=256, metavar="N", help="open at once (default: 256)")
+    add("--running", type=at_least(int, 1), default=16, metavar="N",
+        help="requests that are answered at once, per model (default: 16)")
     add("--queue", type=at_least(int, 1), default=64, metavar="N",
         help="requests that wait for a place, per model; others are told to come later (default: 64)")
     add("--end-timeout", type=at_least(int, 0), default=30, metavar="SECONDS",

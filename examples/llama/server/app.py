@@ -18,7 +18,7 @@ from examples.llama.server.models import Models
 from examples.llama.server.replies import Json
 from examples.llama.server.service import Defaults, Limits, Service
 
-PAGE = Path(__file__).parent / "page"
+FOLDER = Path(__file__).parent / "page"
 POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
           "manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
           "require-trusted-types-for 'script'; trusted-types 'none'")
@@ -59,8 +59,8 @@ def make_app(models: Models, limits: Limits, defaults: Defaults, rules: Rules, e
 
 def _page_routes() -> list[Route]:
     """The page's files, read once: no path leads to any other file."""
-    return [_file_route(path, PAGE / path if path else PAGE / "index.html")
-            for path in ("", *sorted([each.name for each in PAGE.iterdir() if each.name != "index.html"]))]
+    return [_file_route(path, FOLDER / (path or "index.html"))
+            for path in ("", *sorted([each.name for each in FOLDER.iterdir() if each.name != "index.html"]))]
 
 
 def _file_route(name: str, path: Path) -> Route:

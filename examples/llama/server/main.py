@@ -10,13 +10,10 @@ from pathlib import Path
 
 import uvicorn
 
-from examples.llama.model import Llama
 from examples.llama.server.app import make_app
 from examples.llama.server.connections import bounded
 from examples.llama.server.guard import Rules
 from examples.llama.server.models import Loaded, Models, check_budget, find_models, load, needs_of
-from examples.llama.server.requests import Engine
-from examples.llama.server.serial import SerialEngine
 from examples.llama.server.service import Defaults, Limits
 from minigrad.errors import FormatError
 
@@ -29,13 +26,14 @@ def serve(options: argparse.Namespace, keys: tuple[str, ...]) -> int:
     """Serves until a signal comes; returns the exit status. Raises MinigradError, OSError where it cannot begin."""
     paths = find_models(options.model or [None])
 
-    def make_engine(model: Llama) -> Engine:
-        return SerialEngine(model, options.queue)
-
     def make(path: Path) -> Loaded:
-        return load(path, options, make_engine)
+        return load(path, options)
 
-    models = Models(paths, make, lambda path: needs_of(path, options), options.memory)
+    def needs(path: Path) -> int:
+        found = needs_of(path, options)
+        return 0 if found is None else found.total
+
+    models = Models(paths, make, needs, options.memory)
     check_budget(models.entries, options.memory)
     taken = listen(options.host, options.port)  # before a model is read for nothing
     if not keys and options.host not in LOOPBACK:

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,9 +15,9 @@ from examples.llama import memory
 from examples.llama.assistant import find_model, find_tokenizer, load_model
 from examples.llama.checkpoint import Checkpoint
 from examples.llama.constraint import Trie
-from examples.llama.model import Llama
 from examples.llama.server.errors import ApiError
 from examples.llama.server.requests import Engine
+from examples.llama.server.start import CACHE_BYTES, start_engine
 from examples.llama.templates import Template, template_of
 from examples.llama.tokenizer import Tokenizer
 from minigrad.errors import FormatError, MinigradError
@@ -80,16 +80,19 @@ def name_of(text: str | None) -> tuple[str, str | None]:
     return name, path
 
 
-def load(path: Path, options: argparse.Namespace, make_engine: Callable[[Llama], Engine]) -> Loaded:
+def load(path: Path, options: argparse.Namespace) -> Loaded:
     """Reads a model and begins its engine; raises MinigradError, OSError where it cannot be, TooLarge before it is
     read."""
-    checkpoint, model = load_model(path, options)
+    needs = needs_of(path, options)
+    checkpoint, model = load_model(path, options, 0 if needs is None else needs.context)
     tokenizer = find_tokenizer(checkpoint, None)
     if tokenizer.size > checkpoint.config.vocabulary:
         raise FormatError(f"{path}: the tokenizer has {tokenizer.size} tokens and the model "
                           f"{checkpoint.config.vocabulary}; expected the one that the model was trained with")
     template = _template(checkpoint, tokenizer)
-    return Loaded(tokenizer, template, make_engine(model), checkpoint.config.vocabulary, _family(checkpoint))
+    room = cache_bytes(0 if needs is None else needs.token * model.capacity, options)
+    engine = start_engine(model, room, options.running, options.queue)
+    return Loaded(tokenizer, template, engine, checkpoint.config.vocabulary, _family(checkpoint))
 
 
 def _template(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Template | None:
@@ -185,10 +188,21 @@ def find_models(named: list[str | None]) -> dict[str, Path]:
     return found
 
 
-def needs_of(path: Path, options: argparse.Namespace) -> int:
-    """Bytes that a model will take; 0 where its files do not say."""
+def needs_of(path: Path, options: argparse.Namespace) -> memory.Needs | None:
+    """What a model will take, with a cache for all that run; None where its files do not say."""
     needs = memory.needs_of(path, options.context, options.weights_dtype, options.cache_type)
-    return 0 if needs is None else needs.total
+    if needs is None or not needs.token:
+        return needs
+    tokens = min(needs.context * options.running, cache_bytes(needs.cache, options) // needs.token)
+    return replace(needs, context=max(needs.context, tokens))
+
+
+def cache_bytes(one: int, options: argparse.Namespace) -> int:
+    """Bytes of the cache of all conversations: what --cache-memory says, or a part of the memory that holds `one`."""
+    if options.cache_memory is not None:
+        return options.cache_memory
+    usual = CACHE_BYTES if options.memory is None else min(CACHE_BYTES, options.memory // 4)
+    return max(usual, one * 3 // 2)  # of a model with recurrent states a quarter is for these
 
 
 def check_budget(entries: Mapping[str, Entry], budget: int | None) -> None:

@@ -124,8 +124,9 @@ class Run:
 
 
 def _ended(piece: Piece, speech: Speech, finish: str) -> Piece:
+    whole = finish == "stop" or speech.manner.forced  # a forced call that parses has all its tokens
     return Piece(piece.text, piece.reasoning, piece.calls, piece.steps,
-                 "tool_calls" if speech.called and finish == "stop" else finish)
+                 "tool_calls" if speech.called and whole else finish)
 
 
 def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:

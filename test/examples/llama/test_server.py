@@ -63,7 +63,15 @@ def test_a_stream_says_what_the_whole_answer_says(model: str, openai: Any) -> No
     last = chunks[-1].usage
     assert last.completion_tokens == whole.usage.completion_tokens > 0 and not chunks[-1].choices
     assert last.prompt_tokens == whole.usage.prompt_tokens
-    assert model == "hybrid" or last.prompt_tokens_details.cached_tokens > 0  # the same prompt was there before
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_prompt_that_was_there_is_not_fed_again(model: str, server: Server) -> None:
+    messages = [{"role": "user", "content": f"{model} llama " * 12}]
+    first, again = (chat(server, model=model, messages=messages) for _ in range(2))
+    assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > again["usage"]["prompt_tokens"] // 2
+    assert again["choices"] == first["choices"]
 
 
 def test_seeds_and_choices(openai: Any) -> None:
