@@ -102,7 +102,8 @@ class Batch:
         self.context, self.pages, self.slots, self.rows = self.model.capacity, pages, slots, rows
         most = -(-self.context // PAGE)
         self._inputs = _Inputs(rows, most)
-        self._captured: dict[tuple[bool, bool, bool], Callable[..., Tensor]] = {}
+        self.captured: dict[tuple[bool, bool, bool], Any] = {}
+        """Steps by (of one conversation, of a single row, for hidden states)."""
         self.single = False
 
     @property
@@ -136,9 +137,9 @@ class Batch:
             return found
 
         key = one, alone, hidden
-        if key not in self._captured:
-            self._captured[key] = jit(step)
-        return self._captured[key]
+        if key not in self.captured:
+            self.captured[key] = jit(step)
+        return self.captured[key]
 
     def warm_up(self, done: Callable[[], Any] = lambda: None) -> None:
         """Compiles the programs, and finds out whether that of one row has the bits of that of many."""

@@ -6,6 +6,8 @@ pages that rows have, not the longest conversation.
 """
 from __future__ import annotations
 
+import numpy as np
+
 from examples.llama.caches import Inputs, KeyValues, Matrices, Position, Rows, Step
 from examples.llama.config import Config, Recurrence
 from examples.llama.model import capped
@@ -23,6 +25,11 @@ def rows_of(position: Position) -> Rows:
     if not isinstance(position, Rows):
         raise TypeError("expected rows of several conversations, got the position in one")
     return position
+
+
+def zeros(*shape: int, dtype: str = "float32") -> Tensor:
+    """Memory of its own: lazy zeros of one shape would be one value, which a step that writes to them cannot keep."""
+    return Tensor(np.zeros(shape, dtype))
 
 
 class PagedMemory:
@@ -55,9 +62,9 @@ class Pages:
 
     def __init__(self, config: Config, pages: int):
         shape = (pages * PAGE, config.kv_heads)
-        self.tensors = [Tensor.zeros(*shape, config.head_size, dtype=config.cache).contiguous()]
+        self.tensors = [zeros(*shape, config.head_size, dtype=config.cache)]
         if config.cache == "int8":
-            self.tensors.append(Tensor.zeros(*shape, 1, dtype="float16").contiguous())
+            self.tensors.append(zeros(*shape, 1, dtype="float16"))
 
     def put(self, places: Tensor, rows: Tensor) -> None:
         """Keeps new rows, [n, kv_heads, head_size]."""
@@ -130,7 +137,7 @@ class SlotInputs:
 
     def __init__(self, slots: int, before: int, channels: int):
         self.before = before
-        self.last = Tensor.zeros(slots, before, channels).contiguous()
+        self.last = zeros(slots, before, channels)
 
     def taps(self, x: Tensor, position: Position) -> list[Tensor]:
         rows, n = rows_of(position), x.shape[0]
@@ -151,7 +158,7 @@ class SlotMatrices:
     """The matrices of recurrent layers' heads, [slots, heads, key, value]. At position 0 they are zeros."""
 
     def __init__(self, slots: int, sizes: Recurrence):
-        self.matrices = Tensor.zeros(slots, sizes.heads, sizes.key, sizes.value).contiguous()
+        self.matrices = zeros(slots, sizes.heads, sizes.key, sizes.value)
 
     def scanned(self, step: Step, tokens: tuple[Tensor, ...], position: Position) -> Tensor:
         rows, n = rows_of(position), tokens[0].shape[0]
