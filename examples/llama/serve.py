@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import signal
 import sys
 from pathlib import Path
 
@@ -125,7 +124,6 @@ def run(options: argparse.Namespace) -> int | None:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse_arguments(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until there is something to finish
     return finish("serve.py", options.debug, lambda: run(options))
 
 

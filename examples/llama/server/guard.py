@@ -56,7 +56,8 @@ class Guard:
         self.paths, self.open = frozenset(paths), frozenset([*OPEN, *page])
         self.keys = [_digest(key) for key in rules.keys]
         name = socket.gethostname().lower()
-        self.hosts = frozenset(["localhost", name, f"{name}.local", *map(str.lower, rules.hosts)])
+        short = name.partition(".")[0]
+        self.hosts = frozenset(["localhost", name, short, f"{short}.local", *map(str.lower, rules.hosts)])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request. Whatever goes wrong is an error in the API's form."""

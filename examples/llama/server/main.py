@@ -46,13 +46,12 @@ def serve(options: argparse.Namespace, keys: tuple[str, ...]) -> int:
     config = uvicorn.Config(app, http=bounded(options.connections, options.receive_timeout), ws="none", lifespan="on",
                             log_config=None, log_level="critical", access_log=False, server_header=False,
                             timeout_graceful_shutdown=options.end_timeout, timeout_keep_alive=KEEP_SECONDS, backlog=128)
-    return asyncio.run(_serve(uvicorn.Server(config), models, taken))
+    with taken:
+        models.begin()  # here, where Ctrl-C ends it at once
+        return asyncio.run(_serve(uvicorn.Server(config), models, taken))
 
 
 async def _serve(server: uvicorn.Server, models: Models, taken: socket.socket) -> int:
-    first = next(iter(models.entries))
-    async with models.use(first):
-        pass
     host, port = taken.getsockname()[:2]
     print(f"{', '.join(models.entries)}: http://{f'[{host}]' if ':' in host else host}:{port}", file=sys.stderr,
           flush=True)

@@ -116,6 +116,11 @@ class Models:
                         for name, path in paths.items()}
         self.lock = asyncio.Lock()
 
+    def begin(self) -> None:
+        """Loads the first model. Raises MinigradError, OSError where it cannot be."""
+        entry = next(iter(self.entries.values()))
+        entry.loaded = self.make(entry.path)
+
     def find(self, name: str) -> Entry:
         """The model of a name, `:latest` behind it means nothing. Raises ApiError where there is none."""
         entry = self.entries.get(name) or self.entries.get(name.removesuffix(":latest"))
