@@ -6,6 +6,7 @@ import asyncio
 import signal
 import socket
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import uvicorn
@@ -66,10 +67,12 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket that nobody else has. Raises FormatError where there is none."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        found = socket.socket(family, socket.SOCK_STREAM)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-        found.listen(128)
+        with ExitStack() as failed:
+            found = failed.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind(address)
+            found.listen(128)
+            failed.pop_all()
     except (OSError, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise FormatError(f"--host {host} --port {port}: cannot listen there: {reason}; choose another") from None

@@ -138,6 +138,7 @@ class Models:
             while entry.loaded is None:
                 if entry.loading is None:
                     entry.loading = asyncio.create_task(self._load(entry))
+                    entry.loading.add_done_callback(_seen)
                 await asyncio.shield(entry.loading)  # which goes on when this client goes away
             yield entry.loaded
         finally:
@@ -178,6 +179,12 @@ class Models:
     async def close(self, seconds: float) -> None:
         """Ends all engines."""
         await asyncio.gather(*[self.unload(entry, seconds) for entry in self.entries.values()])
+
+
+def _seen(task: asyncio.Task[None]) -> None:
+    """Takes a task's exception, which nobody else may be there to see."""
+    if not task.cancelled():
+        task.exception()
 
 
 def find_models(named: list[str | None]) -> dict[str, Path]:
