@@ -72,7 +72,7 @@ class Ollama:
         asked = Asked(_messages(body), [tool.model_dump(exclude_none=True, exclude={"function": {"strict"}})
                                         for tool in body.tools or ()],
                       schema=body.schema_asked(), think=body.think, stops=_stops(body.options))
-        return await self._answer(body, lambda model: chat_prompt(model, asked), _chat_part)
+        return await self._answer(body, lambda model: chat_prompt(model, asked), chat_part)
 
     async def generate(self, request: Request) -> Response:
         body = await self.service.read(request, OllamaGenerate)
@@ -92,7 +92,7 @@ class Ollama:
             async with self.service.models.use(body.model):
                 return Json({"model": body.model, "created_at": _now(), "response": "", "done": True,
                              "done_reason": "load"})
-        return await self._answer(body, prompt, _text_part)
+        return await self._answer(body, prompt, text_part)
 
     async def embed(self, request: Request) -> Response:
         body = await self.service.read(request, OllamaEmbed)
@@ -147,7 +147,7 @@ class _Lines:
                 "eval_count": self.run.tokens, "eval_duration": _nanoseconds(now - first)}
 
 
-def _chat_part(piece: Piece) -> Value:
+def chat_part(piece: Piece) -> Value:
     message: dict[str, Any] = {"role": "assistant", "content": piece.text}
     if piece.reasoning:
         message["thinking"] = piece.reasoning
@@ -156,7 +156,7 @@ def _chat_part(piece: Piece) -> Value:
     return {"message": message}
 
 
-def _text_part(piece: Piece) -> Value:
+def text_part(piece: Piece) -> Value:
     return {"response": piece.text, **({"thinking": piece.reasoning} if piece.reasoning else {})}
 
 

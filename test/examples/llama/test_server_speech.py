@@ -12,9 +12,10 @@ from support.served import write_model
 pytest.importorskip("pydantic", reason="the server needs pydantic")
 
 from examples.llama.schema import compile_schema
-from examples.llama.server.calls import HERMES, LLAMA, MISTRAL, CallForm, call_schema, form_of
+from examples.llama.server.calls import HERMES, LLAMA, MISTRAL, Call, CallForm, call_schema, form_of
 from examples.llama.server.errors import ApiError
 from examples.llama.server.models import Loaded, name_of
+from examples.llama.server.ollama_api import chat_part
 from examples.llama.server.prompts import Asked, chat_prompt, text_prompt
 from examples.llama.server.requests import Step
 from examples.llama.server.speech import Manner, Piece, Speech, Until
@@ -229,3 +230,9 @@ def test_names_of_models(text: str | None, name: str, path: str | None) -> None:
 def test_names_that_are_none(text: str) -> None:
     with pytest.raises(FormatError, match="expected --model NAME=PATH"):
         name_of(text)
+
+
+def test_calls_in_the_form_of_ollama() -> None:
+    piece = Piece(reasoning="so", calls=(Call("weather", '{"city": "Bern"}', "1"),))
+    assert chat_part(piece) == {"message": {"role": "assistant", "content": "", "thinking": "so", "tool_calls": [
+        {"id": "1", "function": {"name": "weather", "arguments": {"city": "Bern"}}}]}}
