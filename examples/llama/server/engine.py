@@ -26,14 +26,18 @@ from examples.llama.server.snapshots import Snapshots
 from minigrad.errors import MinigradError
 
 PIECE = 32
-"""Tokens of prompts in a step: as long as these take, an answer waits for its next token."""
+"""Tokens of prompts in a step, at the start of a prompt: as long as these take, an answer waits for its next token."""
+PAGES_OF_A_ROW = 20
+"""The pages that a row looks at in the time of all else that is done for it, of SmolLM2 on a processor."""
+PATIENCE = 3
+"""Steps in which a prompt may have no part before it comes first."""
 
 
 @dataclass(eq=False)
 class _Run:
     """A request that waits or runs: `tokens` are those of the prompt and of the answer, of which `fed` are in the
-    cache, in `pages`, the first `known` of them known; `served` were fed since it came. An embedding has no request,
-    and collects hidden states in `total`."""
+    cache, in `pages`, the first `known` of them known; `served` were fed since it came, and none in the last `skipped`
+    steps. An embedding has no request, and collects hidden states in `total`."""
 
     tokens: list[int]
     answer: Answer
@@ -46,6 +50,7 @@ class _Run:
     slot: int = -1
     pages: list[int] = field(default_factory=list)
     known: int = 0
+    skipped: int = 0
     total: np.ndarray | None = None
 
     @property
@@ -62,14 +67,14 @@ class _Run:
 class BatchEngine:
     """Answers many requests at once. `running` of them have a place at most, `queue` wait.
 
-    `snapshot_bytes` bounds copies of recurrent states, by which a prompt that begins like an earlier one is not fed
-    again from its start; `piece` tokens of prompts are fed in a step.
+    A step has at most `piece` tokens of prompts, and no more than answers leave rows for. `snapshot_bytes` bounds
+    copies of recurrent states, by which a prompt that begins like an earlier one is not fed again from its start.
     """
 
     def __init__(self, batch: Batch, queue: int = 64, piece: int = PIECE, snapshot_bytes: int = 256 << 20):
         self.batch, self.context, self.queue = batch, batch.context, queue
         self.running = batch.slots
-        self.piece = max(1, min(piece, batch.rows - self.running + 1))
+        self.piece = piece
         self.pages = PageTable(batch.pages)
         self.snapshots = Snapshots(snapshot_bytes)
         self._slots = list(range(batch.slots))[::-1]
@@ -258,24 +263,30 @@ class BatchEngine:
         """Gives each answer its next token, and prompts a piece."""
         answering = [(run, 1) for run in self._runs if run.answers]
         feeding = [run for run in self._runs if not run.answers]
-        shares: list[tuple[_Run, int]] = []
-        left = self.piece
-        for run in sorted(feeding, key=lambda run: (run.served, run.number)):
-            count = min(left, self._until(run) - run.fed)
-            if not count:
-                break
-            shares.append((run, count))
-            left -= count
-            if self.batch.stateful or run.request is None:
-                break
+        shares = self._shares(feeding, self.batch.rows - len(answering))
         own = bool(shares) and (self.batch.stateful or shares[0][0].request is None)
-        if not own:
-            shares = [share for share in shares if share[0].request is not None]
         for calls in ([answering, shares] if own else [answering + shares]):
             calls = [(run, count) for run, count in calls if run in self._runs and self._have_pages(run, count)]
             calls = [(run, count) for run, count in calls if run in self._runs]  # none that had to make room meanwhile
             if calls:
                 self._feed(calls)
+
+    def _shares(self, feeding: Sequence[_Run], rows: int) -> list[tuple[_Run, int]]:
+        """Which prompts are fed, and how many tokens of each: of the first in turn as many as a step should take, and
+        of others those that end with it, so that no first token waits for the middle of another prompt."""
+        shares: list[tuple[_Run, int]] = []
+        left = float(self.piece)
+        for run in sorted(feeding, key=lambda run: (run.skipped < PATIENCE, run.served, run.number)):
+            run.skipped += 1
+            cost = 1 + run.fed / PAGE / PAGES_OF_A_ROW
+            count = min(rows, self._until(run) - run.fed, max(int(left / cost), 0 if shares else 1))
+            own = self.batch.stateful or run.request is None
+            if count < 1 or (shares and (own or run.fed + count < len(run.tokens))):
+                continue
+            run.skipped = 0
+            shares.append((run, count))
+            rows, left = 0 if own else rows - count, left - count * cost
+        return shares
 
     def _until(self, run: _Run) -> int:
         """How far its tokens may be fed in one piece: of a model with states, to where a state is kept."""

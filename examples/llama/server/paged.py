@@ -72,7 +72,7 @@ class Pages:
             new = (rows.abs().max(-1, keepdim=True) / 127).half()
             scales[places] = new
             rows = (rows / (new == 0).where(1.0, new.float())).round()
-        self.tensors[0][places] = rows.cast(self.tensors[0].dtype).contiguous()
+        self.tensors[0][places] = rows.contiguous().cast(self.tensors[0].dtype)
 
     def get(self, pages: Tensor) -> Tensor:
         """The rows of pages [m], float32 [m, kv_heads, PAGE, head_size]."""
@@ -99,8 +99,9 @@ class PagedKeyValues:
 
         # Of each page its scores, the largest of them, and the sum of values by exp(score - largest).
         scale = config.head_size ** -0.5 if config.attention_scale is None else config.attention_scale
-        query = (query * scale).transpose(0, 1).reshape(n, config.kv_heads, each, size)[rows.owners]
-        scores = capped(query.matmul(self.keys.get(rows.pages).transpose(-1, -2)), config.attention_cap)
+        query = query.transpose(0, 1).reshape(n, config.kv_heads, each, size)[rows.owners]
+        scores = query.matmul(self.keys.get(rows.pages).transpose(-1, -2)) * scale
+        scores = capped(scores, config.attention_cap)
         scores = self.seen(rows).reshape(m, 1, 1, PAGE).where(scores, -float("inf"))
         largest = scores.max(-1, keepdim=True).maximum(LEAST)
         weights = (scores - largest).exp()
