@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parent / "page"
 POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
           "manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
           "require-trusted-types-for 'script'; trusted-types 'none'")
-"""What the page may do: run and fetch what comes from here, and make no HTML of text."""
+"""Lets the page run and fetch what comes from here, and make no HTML of text."""
 
 
 def make_app(models: Models, limits: Limits, defaults: Defaults, rules: Rules, end_seconds: float) -> ASGIApp:

@@ -34,7 +34,7 @@ def _new_id() -> str:
 
 @dataclass(frozen=True)
 class CallForm:
-    """How a family writes calls: what begins one and what ends it (empty: the answer's end), and the key of arguments.
+    """The way a family writes calls: what begins one, what ends it (empty: the answer's end), and the key of arguments.
 
     `whole` says that a call is an answer from its first character on, and no text stands beside it.
     """
@@ -99,7 +99,7 @@ def form_of(source: str) -> CallForm | None:
 
 
 def instructions(tools: Sequence[Mapping[str, Any]]) -> str:
-    """What a system message says of tools where the template has no place for them."""
+    """Text of a system message that explains tools where the template has no place for them."""
     listed = "\n".join([json.dumps(tool, ensure_ascii=False) for tool in tools])
     return (f"You may call functions. Their signatures, in <tools></tools>:\n<tools>\n{listed}\n</tools>\n"
             "To call one, answer with a JSON object in <tool_call></tool_call>:\n"

@@ -37,7 +37,7 @@ def unsupported(param: str, message: str) -> ApiError:
 
 
 def described(error: MinigradError) -> ApiError:
-    """What an engine, a template or a schema raised, as a client gets it."""
+    """An error of an engine, a template or a schema, as a client gets it."""
     if isinstance(error, Busy):
         return ApiError(429, str(error), code="queue_full", headers={"Retry-After": str(max(1, round(
             error.retry_after)))})

@@ -1,4 +1,4 @@
-"""What stands before all paths: who may ask, from which pages, and what is said of errors. As ASGI middleware.
+"""ASGI middleware before all paths: who may ask, from which pages, and what is said of errors.
 
 A page of some other site can have a browser send requests to a server on this machine, or have its own name lead here
 (DNS rebinding). So the name that a request gives as its host has to be one of this machine, and the origin of a page

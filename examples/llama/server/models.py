@@ -91,7 +91,7 @@ def load(path: Path, options: argparse.Namespace) -> Loaded:
                           f"{checkpoint.config.vocabulary}; expected the one that the model was trained with")
     template = _template(checkpoint, tokenizer)
     room = cache_bytes(0 if needs is None else needs.token * model.capacity, options)
-    engine = start_engine(model, room, options.running, options.queue)
+    engine = start_engine(model, room, options.running, options.queue, exact=options.exact)
     return Loaded(tokenizer, template, engine, checkpoint.config.vocabulary, _family(checkpoint))
 
 
@@ -201,7 +201,7 @@ def find_models(named: list[str | None]) -> dict[str, Path]:
 
 
 def needs_of(path: Path, options: argparse.Namespace) -> memory.Needs | None:
-    """What a model will take, with a cache for all that run; None where its files do not say."""
+    """The needs of a model, with a cache for all that run; None where its files do not say."""
     needs = memory.needs_of(path, options.context, options.weights_dtype, options.cache_type)
     if needs is None or not needs.token:
         return needs

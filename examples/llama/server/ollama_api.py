@@ -57,7 +57,7 @@ class Ollama:
                                 if entry.loaded is not None]})
 
     async def show(self, request: Request) -> Response:
-        """What is known of a model, which is loaded for it."""
+        """Says what is known of a model, which is loaded for it."""
         body = await self.service.read(request, OllamaShow)
         entry = self.service.models.find(body.named())
         async with self.service.models.use(entry.name) as model:
@@ -120,7 +120,7 @@ class Ollama:
 
 
 class _Lines:
-    """How a run becomes lines, or one object."""
+    """Makes lines of a run, or one object."""
 
     def __init__(self, name: str, run: Run, prompt_tokens: int, part: Callable[[Piece], Value]):
         self.name, self.run, self.prompt_tokens, self.part = name, run, prompt_tokens, part

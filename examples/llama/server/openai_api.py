@@ -182,7 +182,7 @@ def _called(calls: Sequence[Call], start: int | None = None) -> list[dict[str, A
 
 
 class _Form:
-    """How a run becomes chunks, or one object of them all."""
+    """Makes chunks of a run, or one object of them all."""
 
     kind, begins = "", ""
 
@@ -191,7 +191,7 @@ class _Form:
         self.id, self.created = f"{self.begins}-{secrets.token_hex(12)}", int(time.time())
 
     def envelope(self, kind: str, choices: list[dict[str, Any]], usage: bool) -> dict[str, Any]:
-        """What every object of the answer has."""
+        """An object of the answer, with what each of them has."""
         found = {"id": self.id, "object": kind, "created": self.created, "model": self.body.model, "choices": choices}
         return {**found, "usage": self.usage()} if usage else found
 

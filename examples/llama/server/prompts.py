@@ -1,4 +1,4 @@
-"""What a model is given for a request, and what is known about its answer beforehand."""
+"""Prompts of requests, and what is known about their answers beforehand."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -111,7 +111,7 @@ def room_for(model: Loaded, prompt: Prompt, asked: int | None, most: int) -> int
 
 
 def constraints(model: Loaded, prompt: Prompt, count: int, number: int) -> list[Constraint | None]:
-    """What holds the tokens of each of some answers to the schema. Raises ApiError where none can meet it."""
+    """For each of some answers, what holds its tokens to the schema. Raises ApiError where none can meet it."""
     if prompt.schema is None:
         return [None] * number
     where = prompt.schema_of

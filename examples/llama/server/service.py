@@ -1,4 +1,4 @@
-"""What all APIs of the server have in common: bodies that are read, requests that are put to engines, answers timed."""
+"""Common to all APIs of the server: bodies are read, requests put to engines, answers timed."""
 from __future__ import annotations
 
 import asyncio
@@ -114,7 +114,7 @@ class Service:
         return told
 
     def sampler(self, asked: Sampling | Options, number: int) -> Sampler:
-        """How the answer of a number chooses its tokens: with one seed, each number has its own."""
+        """A sampler for the answer of a number: with one seed, each number has its own."""
         defaults = self.defaults
         temperature = defaults.temperature if asked.temperature is None else asked.temperature
         penalties = asked.presence_penalty or 0.0, asked.frequency_penalty or 0.0

@@ -16,7 +16,7 @@ MARKS = (THINK, THOUGHT, "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]"
 
 @dataclass(frozen=True)
 class Piece:
-    """What is new of an answer: text, reasoning, calls; the steps that came meanwhile; and why it ended, if it did."""
+    """A part of an answer: text, reasoning, calls; the steps that brought it; and why the answer ended, if it did."""
 
     text: str = ""
     reasoning: str = ""
@@ -27,7 +27,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Manner:
-    """How to read an answer: it begins in reasoning (`thinks`), it may have calls of `tools` in a `form`, or is one
+    """The way to read an answer: it begins in reasoning (`thinks`), it may have calls of `tools` in a `form`, or is one
     (`forced`); with `one_call` it ends after the first. It ends before one of `stops`, too.
     """
 
@@ -76,7 +76,7 @@ class Speech:
         self.call = ""
 
     def _until(self) -> Until:
-        """What the present state ends with."""
+        """The markers that the present state ends with."""
         form = self.manner.form
         if self.state == "reasoning":
             return Until([THOUGHT])
@@ -85,7 +85,7 @@ class Speech:
         return Until([THINK if self.manner.reasons and not self.said else "", form.start if form is not None else ""])
 
     def add(self, steps: Iterable[Step]) -> Piece:
-        """What the steps bring; nothing of those after the end."""
+        """The piece that these steps bring; nothing of those after the end."""
         piece, taken = Piece(), []
         for step in steps:
             if self.ended:
@@ -97,7 +97,7 @@ class Speech:
         return replace(piece, steps=tuple(taken))
 
     def finish(self) -> Piece:
-        """What is left when no more steps come."""
+        """The rest, when no more steps come."""
         if self.ended:
             return Piece()
         piece = self._read(Piece(), self.decoder.finish())
@@ -145,7 +145,7 @@ class Speech:
         return replace(piece, text=piece.text + shown)
 
     def _called(self, piece: Piece, text: str) -> Piece:
-        """What stands in a call; where it is none of a known tool, it is text as it came."""
+        """The piece with what stands in a call; where it is none of a known tool, it is text as it came."""
         form = self.manner.form
         calls = None if form is None else form.parse(text)
         if form is None or calls is None or not {call.name for call in calls} <= self.manner.tools:

@@ -1,4 +1,4 @@
-"""What clients may ask for: the bodies of requests, with the bounds of every field.
+"""Bodies of requests: what clients may ask for, with the bounds of every field.
 
 A field that is not here is an error, and so is a value that cannot be met. Those said to have no effect are for the
 services of others: they name who asks, and change no answer.
@@ -46,7 +46,7 @@ class StreamOptions(Body):
 
 
 class Common(Sampling):
-    """What chats and completions of OpenAI's have in common. `user` has no effect."""
+    """Fields that OpenAI's chats and completions have in common. `user` has no effect."""
 
     model: Name
     max_tokens: Count | None = None
