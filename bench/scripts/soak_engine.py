@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -32,11 +33,11 @@ LEAK = 64 << 20
 """Bytes that the process may have more at the end."""
 
 
-def requests(count: int, vocabulary: int, context: int) -> list[dict[str, object]]:
-    """What is asked for: prompts, lengths of answers, and how tokens are chosen."""
+def requests(count: int, vocabulary: int, context: int) -> list[dict[str, Any]]:
+    """Requests from a seed: prompts, lengths of answers, and how tokens are chosen."""
     dice = random.Random(0)
     shared = [dice.randrange(3, vocabulary) for _ in range(context // 2)]
-    made: list[dict[str, object]] = []
+    made: list[dict[str, Any]] = []
     for seed in range(count):
         own = [dice.randrange(3, vocabulary) for _ in range(dice.choice((1, 5, 20, context // 8)))]
         prompt = shared[:dice.choice((0, 10, context // 4, context // 2))] + own
@@ -45,12 +46,12 @@ def requests(count: int, vocabulary: int, context: int) -> list[dict[str, object
     return made
 
 
-def asked(engine: BatchEngine, what: dict[str, object]) -> Answer:
+def asked(engine: BatchEngine, what: dict[str, Any]) -> Answer:
     """The answer to come, once there is room in the queue."""
-    sampler = Sampler(temperature=float(what["temperature"]), seed=int(what["seed"]))  # type: ignore[call-overload, arg-type]
+    sampler = Sampler(temperature=what["temperature"], seed=what["seed"])
     while True:
         try:
-            return engine.submit(Request(what["prompt"], what["count"], sampler, frozenset()))  # type: ignore[arg-type]
+            return engine.submit(Request(what["prompt"], what["count"], sampler, frozenset()))
         except Busy as busy:
             time.sleep(min(busy.retry_after, 0.2))
 
@@ -58,7 +59,7 @@ def asked(engine: BatchEngine, what: dict[str, object]) -> Answer:
 class Clients:
     """Threads that ask until `end`, and what they found."""
 
-    def __init__(self, engine: BatchEngine, listed: list[dict[str, object]], expected: list[list[int]], end: float):
+    def __init__(self, engine: BatchEngine, listed: list[dict[str, Any]], expected: list[list[int]], end: float):
         self.engine, self.listed, self.expected, self.end = engine, listed, expected, end
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []

@@ -1,4 +1,4 @@
-"""What a model keeps of the tokens so far: keys and values, last inputs of convolutions, states of recurrent layers.
+"""The memory of a model: keys and values of the tokens so far, last inputs of convolutions, recurrent states.
 
 A model is given a `Memory`, which makes what each of its layers keeps: `Conversation` holds one of them, that of the
 server many (server/paged.py). A call has the new tokens' `position`, which the memory alone looks at.
@@ -39,7 +39,7 @@ class Rows:
 
 
 Position = Index | Rows
-"""Where new tokens are: the first one's position in the one conversation, or that of each."""
+"""The place of new tokens: the first one's position in the one conversation, or that of each."""
 
 
 class KeyValues(Protocol):
@@ -49,7 +49,7 @@ class KeyValues(Protocol):
         """Keeps new keys and values, [kv_heads, n, head_size]; what queries [heads, n, head_size] find, alike."""
 
     def tensors(self) -> list[Tensor]:
-        """What a call changes."""
+        """The Tensors that a call changes."""
 
 
 class Inputs(Protocol):
@@ -59,7 +59,7 @@ class Inputs(Protocol):
         """x [n, channels] and what came before: for each place in the window, the first one first, [n, channels]."""
 
     def tensors(self) -> list[Tensor]:
-        """What a call changes."""
+        """The Tensors that a call changes."""
 
 
 class Matrices(Protocol):
@@ -69,7 +69,7 @@ class Matrices(Protocol):
         """The results of the step of each token, [n, heads, value]; tokens [n, heads, ...]."""
 
     def tensors(self) -> list[Tensor]:
-        """What a call changes."""
+        """The Tensors that a call changes."""
 
 
 class Memory(Protocol):

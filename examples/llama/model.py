@@ -231,7 +231,7 @@ class State:
         return self.matrices.scanned(step, tokens, position)
 
     def tensors(self) -> list[Tensor]:
-        """What a call changes."""
+        """The Tensors that a call changes."""
         return [*self.inputs.tensors(), *self.matrices.tensors()]
 
     def of_heads(self, keys: Tensor) -> Tensor:

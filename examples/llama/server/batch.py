@@ -33,8 +33,8 @@ class Piece:
 
 
 class _Inputs:
-    """What a step of at most `rows` tokens of conversations of at most `most` pages computes with: one array of int32,
-    so that it is one copy to the device."""
+    """The operands of a step of at most `rows` tokens of conversations of at most `most` pages: one array of int32, so
+    that it is one copy to the device."""
 
     def __init__(self, rows: int, most: int):
         self.rows, self.most, self.pairs = rows, most, rows * most
@@ -162,7 +162,7 @@ class Batch:
         self.single = same
 
     def save_slot(self, slot: int) -> list[np.ndarray]:
-        """What a conversation's state is, one array for each layer's part."""
+        """The state of a conversation, one array for each layer's part."""
         return [tensor[slot].numpy() for tensor in self.memory.in_slots]
 
     def load_slot(self, slot: int, saved: Sequence[np.ndarray]) -> None:

@@ -289,7 +289,7 @@ class BatchEngine:
         return shares
 
     def _until(self, run: _Run) -> int:
-        """How far its tokens may be fed in one piece: of a model with states, to where a state is kept."""
+        """The number of its tokens that may be fed in one piece: of a model with states, to where a state is kept."""
         kept = (run.given - 1) // PAGE * PAGE
         return kept if self.batch.stateful and run.fed < kept else len(run.tokens)
 

@@ -1,4 +1,4 @@
-"""What is asked of an engine and what comes back: requests, answers that grow token by token, and the engine's face.
+"""Requests to an engine, answers that grow token by token, and the engine's face.
 
 Whoever speaks with clients knows this file alone; the threads of both sides meet in `Answer`.
 """
@@ -28,7 +28,7 @@ class Busy(MinigradError):
 
 @dataclass(frozen=True)
 class Request:
-    """What to continue, and how: token ids, at least one, and the most tokens of the answer.
+    """A text to continue, and how: token ids, at least one, and the most tokens of the answer.
 
     `sampler` and `constraint` have a state and belong to this request alone. `ends` are token ids that end the answer
     and are never part of it. With `top_logprobs` each Step has the log-probability of its token and of the n best.
