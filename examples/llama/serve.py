@@ -45,8 +45,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--cache-type", choices=tuple(CACHE_BITS), default="float16",
         help="keep keys and values as this (default: float16)")
     add("--exact", action="store_true",
-        help="multiply quantised weights as floats; by default in integers, which is faster with many clients and rounds "
-             "what they are multiplied with (SmolLM2's mean negative log-likelihood of a text changed by at most 0.007)")
+        help="multiply quantised weights as floats; by default in integers, which is faster, above all with many "
+             "clients, and rounds what they are multiplied with")
     add("--device", help="CPU, NUMPY, CL or CL:<index or part of a name>")
     _add_network(parser)
     _add_limits(parser)
