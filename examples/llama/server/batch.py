@@ -17,7 +17,6 @@ from minigrad import Tensor, Variable, jit
 from minigrad.errors import MinigradError
 from minigrad.expr import Index, evaluate
 
-
 WHOLE = 16
 """The pages of a row are taken to be a multiple of this: sums over them run in so many parts at most, and which part a
 page belongs to must not depend on how many pages other rows have."""
