@@ -17,6 +17,10 @@ from minigrad import Tensor, Variable, jit
 from minigrad.errors import MinigradError
 from minigrad.expr import Index, evaluate
 
+WHOLE = 16
+"""The pages of a row are taken to be a multiple of this: sums over them run in so many parts at most, and which part a
+page belongs to must not depend on how many pages other rows have."""
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -37,14 +41,14 @@ class _Inputs:
     that it is one copy to the device."""
 
     def __init__(self, rows: int, most: int):
-        self.rows, self.most, self.pairs = rows, most, rows * most
+        self.rows, self.most, self.pairs = rows, -(-most // WHOLE) * WHOLE, rows * most
         sizes = {"tokens": rows, "positions": rows, "slots": rows, "places": rows, "wanted": rows,
-                 "owners": self.pairs, "pages": self.pairs, "starts": self.pairs, "pairs": self.pairs}
+                 "owners": self.pairs, "pages": self.pairs, "starts": self.pairs, "pairs": rows * self.most}
         ends = np.cumsum([*sizes.values()]).tolist()
         self.parts = {name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
         self.size = ends[-1]
         self.dims = {name: Variable(name, 1, hi) for name, hi in
-                     (("rows", rows), ("pairs", self.pairs), ("most", most), ("wanted", rows))}
+                     (("rows", rows), ("pairs", self.pairs), ("most", self.most), ("wanted", rows))}
 
     def packed(self, pieces: Sequence[Piece]) -> tuple[np.ndarray, dict[str, int]]:
         """The array of some pieces, and the numbers of rows, of pairs, of a row's most pages and of wanted rows."""
@@ -71,6 +75,7 @@ class _Inputs:
             if piece.wanted:
                 part["wanted"][wanted] = row - 1
                 wanted += 1
+        most = -(-most // WHOLE) * WHOLE
         return made, {"rows": row, "pairs": pair, "most": most, "wanted": max(wanted, 1)}
 
     def bound(self, counts: dict[str, int]) -> dict[str, Index]:

@@ -21,7 +21,7 @@ from examples.llama.generate import ContextFull
 from examples.llama.server.batch import Batch, Piece
 from examples.llama.server.paged import PAGE
 from examples.llama.server.pages import PageTable
-from examples.llama.server.requests import Answer, Busy, Finish, Request, Step
+from examples.llama.server.requests import Answer, Busy, Finish, Request, step_of
 from examples.llama.server.snapshots import Snapshots
 from minigrad.errors import MinigradError
 
@@ -85,7 +85,7 @@ class BatchEngine:
         self._deadline: float | None = None
         self._seconds = 1.0  # of a request, a moving average
         self._tokens_in = self._tokens_out = self._preempted = 0
-        self._jobs: deque[tuple[Callable[[], object], threading.Event]] = deque()
+        self._jobs: deque[Callable[[], object]] = deque()
         settings = copy_context()  # those of whoever made the engine
         self._thread = threading.Thread(target=lambda: settings.run(self._serve), name="engine", daemon=True)
         self._thread.start()
@@ -129,14 +129,24 @@ class BatchEngine:
             self._thread.join()
 
     def between(self, job: Callable[[], object]) -> None:
-        """Calls a function in the engine's thread between two steps, and waits for its end."""
-        done = threading.Event()
+        """Calls a function in the engine's thread between two steps, and waits for its end. Raises what it raises."""
+        done, failed = threading.Event(), list[BaseException]()
+
+        def guarded() -> None:
+            try:
+                job()
+            except BaseException as error:
+                failed.append(error)
+            done.set()
+
         with self._changed:
             if self._deadline is not None:
                 raise MinigradError("the server is stopping")
-            self._jobs.append((job, done))
+            self._jobs.append(guarded)
             self._changed.notify_all()
         done.wait()
+        if failed:
+            raise failed[0]
 
     def _check(self, prompt: Sequence[int]) -> None:
         if not prompt:
@@ -170,9 +180,8 @@ class BatchEngine:
                                        or self._deadline is not None)
                 jobs, self._jobs = self._jobs, deque()
                 stopping = self._deadline is not None
-            for job, done in jobs:
+            for job in jobs:
                 job()
-                done.set()
             if stopping and self._stop():
                 return
             self._drop_cancelled()
@@ -380,15 +389,3 @@ class BatchEngine:
         run.answer.add(step_of(token, row, request.top_logprobs))
         if run.left <= 0:
             self._end(run, "length")
-
-
-def step_of(token: int, row: np.ndarray, best: int | None) -> Step:
-    """The token with its log-probability and those of so many best ones, by the model's logits; None: without."""
-    if best is None:
-        return Step(token)
-    scores = row.astype(np.float64)
-    scores -= scores.max()
-    scores -= np.log(np.exp(scores).sum())
-    some = np.argpartition(-scores, min(best, len(scores) - 1))[:best]
-    order = some[np.lexsort((some, -scores[some]))]
-    return Step(token, float(scores[token]), tuple([(int(k), float(scores[k])) for k in order]))

@@ -52,6 +52,18 @@ class Step:
     best: tuple[tuple[int, float], ...] = ()
 
 
+def step_of(token: int, row: np.ndarray, best: int | None) -> Step:
+    """The token with its log-probability and those of so many best ones, by the model's logits; None: without."""
+    if best is None:
+        return Step(token)
+    scores = row.astype(np.float64)
+    scores -= scores.max()
+    scores -= np.log(np.exp(scores).sum())
+    some = np.argpartition(-scores, min(best, len(scores) - 1))[:best]
+    order = some[np.lexsort((some, -scores[some]))]
+    return Step(token, float(scores[token]), tuple([(int(k), float(scores[k])) for k in order]))
+
+
 class Answer:
     """A request that is queued or runs. Iterating gives its Steps as they come; it may be cancelled from any thread.
 

@@ -98,6 +98,21 @@ def test_a_row_that_is_known_to_be_alone_has_the_same_bits() -> None:
     np.testing.assert_array_equal(drive(tokens, 20, 16), many)
 
 
+def test_rows_do_not_depend_on_longer_ones() -> None:
+    """Sums over the pages of a row are those of the row alone, however many pages another one has."""
+    config = Config(width=64, hidden=96, layers=1, heads=8, kv_heads=4, vocabulary=80, context=512, head_size=8)
+    batch = Batch(config, random_tensors(config), 512, pages=26, slots=2, rows=8)
+    random = np.random.default_rng(0)
+    pages, other, longer = list(range(10)), list(range(10, 26)), random.integers(0, 80, 8).tolist()
+    for start in range(0, 500, 8):
+        tokens = random.integers(0, 80, 8).tolist()
+        found = [batch.run([Piece(tokens[:3], start, pages, 0, True)])] if start < 300 else []
+        batch.run([Piece(longer, start, other, 1, True)])
+        if found:
+            beside = batch.run([Piece(tokens[:3], start, pages, 0, True), Piece([1], 480, other, 1, True)])
+            np.testing.assert_array_equal(beside[0], found[0][0], err_msg=str(start))
+
+
 def test_programs_serve_all_sizes() -> None:
     """Nothing is captured again when the number of rows or lengths change."""
     batch = batch_of("llama")

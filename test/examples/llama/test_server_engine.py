@@ -17,6 +17,7 @@ from examples.llama.model import Llama
 from examples.llama.sampling import Sampler
 from examples.llama.schema import compile_schema
 from examples.llama.server.batch import Batch
+from examples.llama.server.cache_file import load_cache, save_cache
 from examples.llama.server.engine import BatchEngine
 from examples.llama.server.paged import PAGE
 from examples.llama.server.pages import PageTable
@@ -25,7 +26,7 @@ from examples.llama.server.snapshots import Snapshots
 from examples.llama.server.start import start_engine
 from examples.llama.tokenizer_files import load_tokenizer
 from examples.llama.weights import load_checkpoint
-from minigrad.errors import MinigradError
+from minigrad.errors import FormatError, MinigradError
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 VOCABULARY, CONTEXT = 96, 64
@@ -222,6 +223,22 @@ def test_subscribers_are_told(engine: BatchEngine) -> None:
         found += answer.take()
     found += answer.take()
     assert [step.token for step in found] == told(engine.submit(request([5, 6], 4)))[0]
+
+
+def test_a_cache_outlives_its_engine(tmp_path: Path) -> None:
+    first, second = engine_of("llama", piece=8), engine_of("llama", piece=8)
+    prompt = np.random.default_rng(9).integers(3, VOCABULARY, 50).tolist()
+    expected = told(first.submit(request(prompt, 8)))
+    assert save_cache(first, tmp_path / "cache") == 1 and load_cache(second, tmp_path / "cache") == 1
+    again = second.submit(request(prompt, 8))
+    assert told(again) == expected and again.cached_tokens == PAGE
+    other = engine_of("gemma3")
+    with pytest.raises(FormatError, match="is of another model or another --cache-type"):
+        load_cache(other, tmp_path / "cache")
+    with pytest.raises(MinigradError):
+        load_cache(other, MODELS / "llama" / "config.json")
+    for engine in (first, second, other):
+        engine.close(0)
 
 
 def test_pages_are_shared_and_forgotten_in_order() -> None:
