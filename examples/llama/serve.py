@@ -39,6 +39,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="most memory for models, such as 6GB: unused ones make room for others (default: what is free)")
     add("--cache-memory", type=size, metavar="SIZE",
         help="of keys and values of all conversations, per model (default: 1GB, at most a quarter of --memory)")
+    add("--keep-cache", type=Path, metavar="FOLDER",
+        help="write what the cache holds of conversations there at the end, and take it up at the start")
     add("--context", type=at_least(int, 2), default=DEFAULT_CONTEXT,
         help=f"most tokens of a conversation (default: {DEFAULT_CONTEXT}, at most the model's own)")
     add("--weights-dtype", choices=DTYPES, help="convert weight matrices to this (default: as the file has them)")

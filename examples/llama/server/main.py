@@ -27,8 +27,12 @@ def serve(options: argparse.Namespace, keys: tuple[str, ...]) -> int:
     """Serves until a signal comes; returns the exit status. Raises MinigradError, OSError where it cannot begin."""
     paths = find_models(options.model or [None])
 
-    def make(path: Path) -> Loaded:
-        return load(path, options)
+    kept = options.keep_cache
+    if kept is not None:
+        kept.mkdir(mode=0o700, parents=True, exist_ok=True)  # the tokens of what people said are in there
+
+    def make(name: str, path: Path) -> Loaded:
+        return load(path, options, None if kept is None else kept / f"{name}.safetensors")
 
     def needs(path: Path) -> int:
         found = needs_of(path, options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from examples.llama import memory
 from examples.llama.assistant import find_model, find_tokenizer, load_model
 from examples.llama.checkpoint import Checkpoint
 from examples.llama.constraint import Trie
+from examples.llama.server.cache_file import load_cache, save_cache
 from examples.llama.server.errors import ApiError
 from examples.llama.server.requests import Engine
 from examples.llama.server.start import CACHE_BYTES, start_engine
@@ -29,13 +31,14 @@ _NAME = re.compile(r"[\w.-]+(?::[\w.-]+)?")
 
 @dataclass
 class Loaded:
-    """A model with what is needed to speak with it."""
+    """A model with what is needed to speak with it; `save` keeps its cache for the next start, where that is wanted."""
 
     tokenizer: Tokenizer
     template: Template | None
     engine: Engine
     vocabulary: int
     family: str = ""
+    save: Callable[[], object] = lambda: None
 
     @property
     def context(self) -> int:
@@ -80,9 +83,9 @@ def name_of(text: str | None) -> tuple[str, str | None]:
     return name, path
 
 
-def load(path: Path, options: argparse.Namespace) -> Loaded:
-    """Reads a model and begins its engine; raises MinigradError, OSError where it cannot be, TooLarge before it is
-    read."""
+def load(path: Path, options: argparse.Namespace, file: Path | None = None) -> Loaded:
+    """Reads a model and begins its engine, with the cache in `file` if it is there; raises MinigradError, OSError where
+    it cannot be, TooLarge before it is read."""
     needs = needs_of(path, options)
     checkpoint, model = load_model(path, options, 0 if needs is None else needs.context)
     tokenizer = find_tokenizer(checkpoint, None)
@@ -92,7 +95,20 @@ def load(path: Path, options: argparse.Namespace) -> Loaded:
     template = _template(checkpoint, tokenizer)
     room = cache_bytes(0 if needs is None else needs.token * model.capacity, options)
     engine = start_engine(model, room, options.running, options.queue, exact=options.exact)
-    return Loaded(tokenizer, template, engine, checkpoint.config.vocabulary, _family(checkpoint))
+    loaded = Loaded(tokenizer, template, engine, checkpoint.config.vocabulary, _family(checkpoint))
+    if file is not None:
+        if file.is_file():
+            _told(lambda: load_cache(engine, file))
+        loaded.save = lambda: _told(lambda: save_cache(engine, file))
+    return loaded
+
+
+def _told(work: Callable[[], object]) -> None:
+    """Does what a server can do without: a failure is a line."""
+    try:
+        work()
+    except (MinigradError, OSError) as error:
+        print(f"serve.py: {error}", file=sys.stderr)
 
 
 def _template(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Template | None:
@@ -109,7 +125,7 @@ def _family(checkpoint: Checkpoint) -> str:
 class Models:
     """All models of a server. `make` loads one; `budget` is in bytes, None where nobody knows how much there is."""
 
-    def __init__(self, paths: Mapping[str, Path], make: Callable[[Path], Loaded], needs: Callable[[Path], int],
+    def __init__(self, paths: Mapping[str, Path], make: Callable[[str, Path], Loaded], needs: Callable[[Path], int],
                  budget: int | None):
         self.make, self.budget = make, budget
         self.entries = {name: Entry(name, path, needs(path), int(path.stat().st_mtime))
@@ -119,7 +135,7 @@ class Models:
     def begin(self) -> None:
         """Loads the first model. Raises MinigradError, OSError where it cannot be."""
         entry = next(iter(self.entries.values()))
-        entry.loaded = self.make(entry.path)
+        entry.loaded = self.make(entry.name, entry.path)
 
     def find(self, name: str) -> Entry:
         """The model of a name, `:latest` behind it means nothing. Raises ApiError where there is none."""
@@ -149,7 +165,7 @@ class Models:
         try:
             async with self.lock:
                 await self._make_room(entry)
-                entry.loaded = await asyncio.to_thread(self.make, entry.path)
+                entry.loaded = await asyncio.to_thread(self.make, entry.name, entry.path)
         except (MinigradError, OSError) as error:
             text = str(error) if isinstance(error, MinigradError) else "its file cannot be read"
             raise ApiError(503, f"the model {entry.name} cannot be loaded: {text.replace(str(entry.path), entry.name)}",
@@ -174,6 +190,7 @@ class Models:
         """Ends a model's engine, which finishes what runs, at most so long."""
         loaded, entry.loaded = entry.loaded, None
         if loaded is not None:
+            await asyncio.to_thread(loaded.save)
             await asyncio.to_thread(loaded.engine.close, seconds)
 
     async def close(self, seconds: float) -> None:

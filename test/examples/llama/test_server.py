@@ -298,9 +298,13 @@ def _until(true: Any) -> None:
     raise AssertionError("it did not become true")
 
 
-def test_a_signal_lets_answers_end(tmp_path: Path) -> None:
-    with serving("--model", f"tiny={write_model(tmp_path / 'tiny')}") as server:
-        whole = chat(server, max_tokens=200, temperature=0)
+LONG = [{"role": "user", "content": "the llama " * 20}]
+
+
+def test_a_signal_lets_answers_end_and_keeps_the_cache(tmp_path: Path) -> None:
+    options = ["--model", f"tiny={write_model(tmp_path / 'tiny')}", "--keep-cache", str(tmp_path / "kept")]
+    with serving(*options) as server:
+        whole, long = (chat(server, max_tokens=200, temperature=0, messages=each) for each in (HELLO, LONG))
         answers: list[Any] = []
         thread = threading.Thread(target=lambda: answers.append(chat(server, max_tokens=200, temperature=0)))
         thread.start()
@@ -309,3 +313,7 @@ def test_a_signal_lets_answers_end(tmp_path: Path) -> None:
         thread.join()
         assert answers[0]["choices"] == whole["choices"]
         assert server.errors.count("\n") == 2  # what the model takes, and where the server is
+    assert (tmp_path / "kept").stat().st_mode & 0o77 == 0  # what people said is nobody else's
+    with serving(*options) as server:
+        again = chat(server, max_tokens=200, temperature=0, messages=LONG)
+        assert again["choices"] == long["choices"] and again["usage"]["prompt_tokens_details"]["cached_tokens"] > 30

@@ -30,7 +30,7 @@ class Home:
         for path in self.paths.values():
             path.touch()
 
-    def make(self, path: Path) -> Loaded:
+    def make(self, name: str, path: Path) -> Loaded:
         self.wait.wait()
         if path.name in self.events:
             raise FormatError(f"{path}: is broken")
