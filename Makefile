@@ -1,5 +1,6 @@
 # make test                 ruff, mypy and the whole test suite: make lint, then make pytest
 # make chat [PROMPT="..."]  talk to a small language model; with PROMPT, one answer
+# make serve [OPTIONS="..."]  a server of language models, with a page: http://127.0.0.1:8000
 # make picture              a sheet of clothing that a small model draws, in sheet.png
 # make fuzz [MINUTES=5]     random networks beside PyTorch, for so many minutes of processor time
 # make docs                 builds the pages of docs/ into build/site, with links checked
@@ -13,7 +14,7 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 # Tests start Python a hundred times: without bytecode on disk each start compiles minigrad again, for two seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test lint pytest fuzz chat picture docs clean
+.PHONY: test lint pytest fuzz chat serve picture docs clean
 
 test: lint pytest
 
@@ -29,6 +30,9 @@ fuzz: $(VENV)/.installed-test
 
 chat: $(VENV)/.installed-chat
 	@$(VENV)/bin/python examples/llama/chat.py $(if $(PROMPT),--prompt "$$PROMPT")
+
+serve: $(VENV)/.installed-serve
+	@$(VENV)/bin/python examples/llama/serve.py $(OPTIONS)
 
 picture: $(VENV)/.installed-picture
 	@$(VENV)/bin/python examples/diffusion/sheet.py
@@ -48,13 +52,17 @@ $(VENV)/.installed-chat: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --quiet --editable ".[chat]"
 	@touch $@
 
+$(VENV)/.installed-serve: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --quiet --editable ".[serve]"
+	@touch $@ $(VENV)/.installed-chat
+
 $(VENV)/.installed-picture: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --quiet --editable ".[examples]"
 	@touch $@
 
 $(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --quiet --editable ".[test]"
-	@touch $@ $(VENV)/.installed-chat $(VENV)/.installed-picture
+	@touch $@ $(VENV)/.installed-chat $(VENV)/.installed-serve $(VENV)/.installed-picture
 
 $(VENV)/.installed-docs: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --quiet --editable ".[docs]"

@@ -16,11 +16,11 @@ STEPS = (2.0, 1.4, 1.2, 1.1, 1.05)
 """Factors by which costs are changed, one after the other, while it helps; the coarsest first."""
 
 SHARP = 10.0
-"""How plans of a kernel are weighted, as those that may be chosen: by their cycles to the power of minus this."""
+"""The power of one over their cycles by which plans of a kernel are weighted, as those that may be chosen."""
 
 RATE, PRIOR = 0.02, 0.003
-"""What differences between the rates of kernels count, beside time that is lost by a choice, and what the square of a
-change's logarithm counts: a cost that no choice depends on stays as it is."""
+"""Weights, beside that of time which is lost by a choice, of differences between the rates of kernels, and of the
+square of a change's logarithm: a cost that no choice depends on stays as it is."""
 
 LEAST_GAIN = 1e-4
 

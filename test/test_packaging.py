@@ -11,7 +11,7 @@ from support.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
-MODULES = {"pillow": "PIL"}
+MODULES = {"pillow": "PIL", "prometheus-client": "prometheus_client"}
 """What libraries are imported as, where that is not their name."""
 PROGRAMS = {"mpich"}
 """Libraries that other libraries load, and programs: nothing imports them."""
@@ -38,7 +38,7 @@ def imported(folder: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("folder, extras", [("minigrad", ("compile", "data", "mpi", "onnx")),
-                                            ("examples", ("chat", "examples", "train"))])
+                                            ("examples", ("chat", "examples", "serve", "train"))])
 def test_what_is_imported_is_what_is_needed(folder: str, extras: tuple[str, ...]) -> None:
     own = {"minigrad", "examples"} | sys.stdlib_module_names
     needed = libraries(PROJECT["project"]["dependencies"])

@@ -50,12 +50,13 @@ def find_tokenizer(checkpoint: Checkpoint, named: Path | None) -> Tokenizer:
     return load_tokenizer(checkpoint.source)
 
 
-def load_model(path: Path, options: argparse.Namespace) -> tuple[Checkpoint, Llama]:
-    """A checkpoint and its model. What they take is said first, where somebody sits there; raises TooLarge where there
-    is not so much.
+def load_model(path: Path, options: argparse.Namespace, cache: int = 0) -> tuple[Checkpoint, Llama]:
+    """A checkpoint and its model. What they take is said first, where somebody sits there, with a `cache` of so many
+    tokens where that is more than one conversation; raises TooLarge where there is not so much.
     """
     needs = memory.needs_of(path, options.context, options.weights_dtype, options.cache_type)
     if needs is not None:
+        needs = replace(needs, context=max(needs.context, cache))
         free = memory.free_memory()
         memory.check(needs, free)
         if options.prompt is None or options.timing or (sys.stderr is not None and sys.stderr.isatty()):

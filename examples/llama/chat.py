@@ -38,8 +38,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--prompt", help="answer this and exit")
     add("--system", help="the system message (default: the model's own)")
     add("--load", metavar="FILE", help="take up the conversation that /save wrote")
-    add("--count", type=_at_least(int, 1), default=512, help="most tokens in an answer (default: 512)")
-    add("--context", type=_at_least(int, 2), default=DEFAULT_CONTEXT,
+    add("--count", type=at_least(int, 1), default=512, help="most tokens in an answer (default: 512)")
+    add("--context", type=at_least(int, 2), default=DEFAULT_CONTEXT,
         help=f"most tokens in a conversation (default: {DEFAULT_CONTEXT}, at most the model's own)")
     add("--stop", action="append", default=[], metavar="TEXT", help="end an answer before this text; may be repeated")
     add("--json-schema", type=Path, metavar="FILE",
@@ -65,22 +65,22 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("the choice of tokens, in this order, as llama.cpp has it").add_argument
-    add("--repeat-penalty", type=_at_least(float, 1e-3), default=1.0, metavar="X",
+    add("--repeat-penalty", type=at_least(float, 1e-3), default=1.0, metavar="X",
         help="divide scores of tokens that were there by X")
-    add("--presence-penalty", type=_at_least(float), default=0.0, metavar="X", help="subtract X from their scores")
-    add("--frequency-penalty", type=_at_least(float), default=0.0, metavar="X", help="and X for each time")
-    add("--repeat-last", type=_at_least(int, -1), default=64, metavar="N",
+    add("--presence-penalty", type=at_least(float), default=0.0, metavar="X", help="subtract X from their scores")
+    add("--frequency-penalty", type=at_least(float), default=0.0, metavar="X", help="and X for each time")
+    add("--repeat-last", type=at_least(int, -1), default=64, metavar="N",
         help="for the penalties look at the last N tokens (default: 64; -1: all)")
-    add("--top-k", type=_at_least(int, 0), default=0, metavar="K", help="choose among the K best tokens (0: all)")
-    add("--top-p", type=_at_least(float, 0, 1), default=1.0, metavar="P",
+    add("--top-k", type=at_least(int, 0), default=0, metavar="K", help="choose among the K best tokens (0: all)")
+    add("--top-p", type=at_least(float, 0, 1), default=1.0, metavar="P",
         help="choose among the best up to a sum of P")
-    add("--min-p", type=_at_least(float, 0, 1), default=0.0, metavar="P",
+    add("--min-p", type=at_least(float, 0, 1), default=0.0, metavar="P",
         help="choose among those at least P times as probable as the best")
-    add("--temperature", type=_at_least(float, 0), default=0.0, metavar="T", help="0 takes the best token (default)")
-    add("--seed", type=_at_least(int, 0), metavar="N", help="of the random choices (default: different every time)")
+    add("--temperature", type=at_least(float, 0), default=0.0, metavar="T", help="0 takes the best token (default)")
+    add("--seed", type=at_least(int, 0), metavar="N", help="of the random choices (default: different every time)")
 
 
-def _at_least(kind: type, least: float = -math.inf, most: float = math.inf):
+def at_least(kind: type, least: float = -math.inf, most: float = math.inf):
     def convert(text: str):
         value = kind(text)
         if not value >= least:

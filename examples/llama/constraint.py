@@ -71,11 +71,11 @@ class JsonForm:
     """The form of a grammar with what is remembered about it: makes a `Constraint` for each answer.
 
     Only bytes that are tokens by themselves are used, so that whatever has begun can be completed. Raises MinigradError
-    where there is no text of them. `size` is the number of logits.
+    where there is no text of them. `size` is the number of logits. Several forms may share the `trie` of a tokenizer.
     """
 
-    def __init__(self, grammar: Expression, tokenizer: Tokenizer, size: int):
-        self.trie = Trie(tokenizer, size)
+    def __init__(self, grammar: Expression, tokenizer: Tokenizer, size: int, trie: Trie | None = None):
+        self.trie = Trie(tokenizer, size) if trie is None else trie
         self.automaton = Automaton(grammar, self.trie.alphabet)
         if self.automaton.shortest(0) == math.inf:
             raise MinigradError("the tokenizer has no tokens for some characters of every JSON that meets the schema; "

@@ -7,16 +7,15 @@ besides is asked of the `Config`, or is there because the checkpoint has a tenso
 """
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
+from examples.llama.caches import Conversation, Memory, Position, Rows, Step
 from examples.llama.checkpoint import Weight
 from examples.llama.config import Config, LayerKind, Mixer, Recurrence, Rope
 from examples.llama.experts import blocks_of
-from minigrad import Tensor, Variable, scan
+from minigrad import Tensor, Variable
 from minigrad.errors import FormatError
-from minigrad.expr import Index, emax, emin, evaluate
+from minigrad.expr import evaluate
 from minigrad.state import QuantizedTensor
 
 DEFAULT_CONTEXT = 2048
@@ -130,7 +129,7 @@ class Attention:
     https://arxiv.org/abs/2305.13245
     """
 
-    def __init__(self, config: Config, kind: LayerKind, weights: Weights, capacity: int):
+    def __init__(self, config: Config, kind: LayerKind, weights: Weights, capacity: int, memory: Memory):
         self.config = config
         self.window = None if kind.window is None or kind.window >= capacity else kind.window
         size, width = config.head_size, config.width
@@ -144,9 +143,9 @@ class Attention:
         self.out_bias = weights.extra("attention_out_bias", width)
         self.query_norm, self.key_norm = weights.extra("query_norm", size), weights.extra("key_norm", size)
         self.sinks = weights.extra("sinks", config.heads)
-        self.keys, self.values = [Cache(config.kv_heads, capacity, size, config.cache) for _ in range(2)]
+        self.cache = memory.key_values(config, self.window)
 
-    def __call__(self, x: Tensor, tables: Tables, position: Index) -> Tensor:
+    def __call__(self, x: Tensor, tables: Tables, position: Position) -> Tensor:
         """x [n, width] -> [n, width]."""
         config, n = self.config, x.shape[0]
         query, key, value, gate = self.project(x)
@@ -155,18 +154,7 @@ class Attention:
         if self.key_norm is not None:
             key = rms_norm(key, self.key_norm, config.epsilon)
         query, key = rotate(query, tables), rotate(key, tables)
-
-        end = position + n
-        self.keys.put(position, key)
-        self.values.put(position, value)
-
-        # Token i may look at positions 0 to position + i, or at the last `window` of them.
-        start = 0 if self.window is None else emax(position + 1 - self.window, 0)
-        stop = end if self.window is None else start + emin(end, n + self.window - 1)
-        mixed = query.scaled_dot_product_attention(
-            self.keys.get(start, stop), self.values.get(start, stop), is_causal=True,
-            causal_offset=position - start, enable_gqa=True, window=self.window,
-            scale=config.attention_scale, softcap=config.attention_cap, sinks=self.sinks)
+        mixed = self.cache.attend(query, key, value, position, self.sinks)
         mixed = mixed if gate is None else mixed * gate.sigmoid()
         return biased(linear(mixed.transpose(0, 1).reshape(n, -1), self.out, config), self.out_bias)
 
@@ -185,32 +173,7 @@ class Attention:
         return query[:, :, :config.head_size], key, value, query[:, :, config.head_size:]
 
     def caches(self) -> list[Tensor]:
-        return [*self.keys.tensors, *self.values.tensors]
-
-
-class Cache:
-    """Rows of all tokens so far, [kv_heads, capacity, head_size], in a type; from T on they are not yet written. As
-    int8 a row is a multiple of its scale, the 127th part of its largest magnitude."""
-
-    def __init__(self, heads: int, capacity: int, size: int, dtype: str):
-        self.rows = Tensor.zeros(heads, capacity, size, dtype=dtype).contiguous()
-        self.tensors = [self.rows]
-        if dtype == "int8":
-            self.tensors.append(Tensor.zeros(heads, capacity, 1, dtype="float16").contiguous())
-
-    def put(self, position: Index, rows: Tensor) -> None:
-        """Keeps new rows, [kv_heads, n, head_size]."""
-        end = position + rows.shape[1]
-        for scales in self.tensors[1:]:
-            new = (rows.abs().max(-1, keepdim=True) / 127).half()
-            scales[:, position:end] = new
-            rows = (rows / (new == 0).where(1.0, new.float())).round()
-        self.rows[:, position:end] = rows.cast(self.rows.dtype)
-
-    def get(self, start: Index, stop: Index) -> Tensor:
-        """Rows from `start` on before `stop`, float32."""
-        rows, *scales = [t[:, start:stop].float() for t in self.tensors]
-        return rows * scales[0] if scales else rows
+        return self.cache.tensors()
 
 
 def biased(x: Tensor, bias: Tensor | None) -> Tensor:
@@ -223,61 +186,53 @@ class ShortConvolution:
     https://www.liquid.ai/blog/liquid-foundation-models-v2-our-second-series-of-generative-ai-models
     """
 
-    def __init__(self, config: Config, kind: LayerKind, weights: Weights, capacity: int):
+    def __init__(self, config: Config, kind: LayerKind, weights: Weights, capacity: int, memory: Memory):
         self.config, self.before = config, config.convolution - 1
         self.into = weights.matrix("convolution_in", 3 * config.width, config.width)
         self.filter = weights.table("convolution", config.width, config.convolution)
         self.out = weights.matrix("convolution_out", config.width, config.width)
-        # b * u of all tokens so far behind zeros, so that a conversation can go back; [before + capacity, width].
-        self.cached = Tensor.zeros(self.before + capacity, config.width).contiguous()
+        self.inputs = memory.inputs(self.before, config.width, whole=True)  # b * u
 
-    def __call__(self, x: Tensor, tables: Tables, position: Index) -> Tensor:
+    def __call__(self, x: Tensor, tables: Tables, position: Position) -> Tensor:
         """x [n, width] -> [n, width]."""
-        width, n = self.config.width, x.shape[0]
+        width = self.config.width
         three = linear(x, self.into, self.config)
         b, c, u = three[:, :width], three[:, width:2 * width], three[:, 2 * width:]
-        first = position + self.before
-        self.cached[first:first + n] = b * u
-        mixed = sum([self.cached[position + k:position + k + n] * self.filter[:, k]
-                     for k in range(1, self.before + 1)], self.cached[position:position + n] * self.filter[:, 0])
+        mixed = convolved(self.inputs.taps(b * u, position), self.filter)
         return linear(c * mixed, self.out, self.config)
 
     def caches(self) -> list[Tensor]:
-        return [self.cached]
+        return self.inputs.tensors()
+
+
+def convolved(taps: list[Tensor], weights: Tensor) -> Tensor:
+    """The sum of what a window sees, [n, channels] for each of its places, times the weights [channels, places]."""
+    return sum([tap * weights[:, k] for k, tap in enumerate(taps[1:], 1)], taps[0] * weights[:, 0])
 
 
 class State:
     """The state of a recurrent layer after all tokens so far: the last inputs of its convolution [kernel - 1, channels]
-    and the matrices of its heads [heads, key, value]. It cannot go back. At position 0 it is zeros, whatever is in
-    memory.
+    and the matrices of its heads [heads, key, value]. It cannot go back.
     """
 
-    def __init__(self, sizes: Recurrence, weights: Weights):
+    def __init__(self, sizes: Recurrence, weights: Weights, memory: Memory):
         self.sizes = sizes
         self.filter = weights.table("convolution", sizes.channels, sizes.kernel)
         self.bias = weights.extra("convolution_bias", sizes.channels)
-        self.inputs = Tensor.zeros(sizes.kernel - 1, sizes.channels).contiguous()
-        self.matrices = Tensor.zeros(sizes.heads, sizes.key, sizes.value).contiguous()
+        self.inputs = memory.inputs(sizes.kernel - 1, sizes.channels, whole=False)
+        self.matrices = memory.matrices(sizes)
 
-    def convolved(self, x: Tensor, position: Index) -> Tensor:
+    def convolved(self, x: Tensor, position: Position) -> Tensor:
         """x [n, channels] -> silu of the convolution of each channel over tokens, [n, channels]."""
-        sizes, n = self.sizes, x.shape[0]
-        before = self.started(position).where(self.inputs, 0).cat(x, dim=0)
-        self.inputs.assign(before[n:n + sizes.kernel - 1])
-        return biased(sum([before[k:k + n] * self.filter[:, k] for k in range(1, sizes.kernel)],
-                          before[:n] * self.filter[:, 0]), self.bias).silu()
+        return biased(convolved(self.inputs.taps(x, position), self.filter), self.bias).silu()
 
-    def scanned(self, step: Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, Tensor]], tokens: tuple[Tensor, ...],
-                position: Index) -> Tensor:
-        """The results of the step of each token, [n, heads, value], by `step`(matrices, what there is of the token) ->
-        (matrices after it, result)."""
-        matrices, results = scan(step, self.started(position).where(self.matrices, 0), tokens)
-        self.matrices.assign(matrices)
-        return results
+    def scanned(self, step: Step, tokens: tuple[Tensor, ...], position: Position) -> Tensor:
+        """The results of the step of each token, [n, heads, value]."""
+        return self.matrices.scanned(step, tokens, position)
 
-    def started(self, position: Index) -> Tensor:
-        """True where there are tokens before `position`, [1]."""
-        return Tensor.arange(1) + position > 0
+    def tensors(self) -> list[Tensor]:
+        """The Tensors that a call changes."""
+        return [*self.inputs.tensors(), *self.matrices.tensors()]
 
     def of_heads(self, keys: Tensor) -> Tensor:
         """Keys [n, groups * key] as they are shared by heads, [n, heads, key]."""
@@ -302,10 +257,10 @@ class GatedDelta:
     https://arxiv.org/abs/2412.06464
     """
 
-    def __init__(self, config: Config, kind: LayerKind, weights: Weights, capacity: int):
+    def __init__(self, config: Config, kind: LayerKind, weights: Weights, capacity: int, memory: Memory):
         self.config, sizes, width = config, recurrence_of(config), config.width
         heads, values = sizes.heads, sizes.heads * sizes.value
-        self.state = State(sizes, weights)
+        self.state = State(sizes, weights, memory)
         self.into = weights.matrix("delta_qkv", sizes.channels, width)
         self.gate = weights.matrix("delta_gate", values, width)
         self.correction, self.decay = (weights.matrix(f"delta_{name}", heads, width) for name in ("beta", "alpha"))
@@ -313,7 +268,7 @@ class GatedDelta:
         self.scale = weights.vector("state_scale", sizes.value)
         self.out = weights.matrix("state_out", width, values)
 
-    def __call__(self, x: Tensor, tables: Tables, position: Index) -> Tensor:
+    def __call__(self, x: Tensor, tables: Tables, position: Position) -> Tensor:
         """x [n, width] -> [n, width]."""
         config, state, n = self.config, self.state, x.shape[0]
         sizes = state.sizes
@@ -336,7 +291,7 @@ class GatedDelta:
         return linear((rms_norm(found, self.scale, config.epsilon) * gate.silu()).reshape(n, -1), self.out, config)
 
     def caches(self) -> list[Tensor]:
-        return [self.state.inputs, self.state.matrices]
+        return self.state.tensors()
 
 
 def unit(x: Tensor) -> Tensor:
@@ -350,17 +305,17 @@ class StateSpace:
     https://arxiv.org/abs/2405.21060
     """
 
-    def __init__(self, config: Config, kind: LayerKind, weights: Weights, capacity: int):
+    def __init__(self, config: Config, kind: LayerKind, weights: Weights, capacity: int, memory: Memory):
         self.config, sizes = config, recurrence_of(config)
         heads, self.values = sizes.heads, sizes.heads * sizes.value
-        self.state = State(sizes, weights)
+        self.state = State(sizes, weights, memory)
         self.into = weights.matrix("state_in", self.values + sizes.channels + heads, config.width)
         self.rate, self.time_step = weights.vector("rate", heads), weights.vector("time_step", heads)
         self.skip = weights.vector("skip", heads)
         self.scale = weights.vector("state_scale", self.values)
         self.out = weights.matrix("state_out", config.width, self.values)
 
-    def __call__(self, x: Tensor, tables: Tables, position: Index) -> Tensor:
+    def __call__(self, x: Tensor, tables: Tables, position: Position) -> Tensor:
         """x [n, width] -> [n, width]."""
         config, state, values, n = self.config, self.state, self.values, x.shape[0]
         sizes = state.sizes
@@ -382,7 +337,7 @@ class StateSpace:
         return linear(normed, self.out, config)
 
     def caches(self) -> list[Tensor]:
-        return [self.state.inputs, self.state.matrices]
+        return self.state.tensors()
 
 
 MIXERS: dict[Mixer, type[Attention | ShortConvolution | GatedDelta | StateSpace]] = {
@@ -476,10 +431,11 @@ class MixtureOfExperts:
 class Layer:
     """x + attention(norm(x)), then x + feed_forward(norm(x)); Gemma normalises what is added, too."""
 
-    def __init__(self, config: Config, kind: LayerKind, weights: Weights, capacity: int):
+    def __init__(self, config: Config, kind: LayerKind, weights: Weights, capacity: int,
+                 memory: Memory):
         self.epsilon, self.rope = config.epsilon, kind.rope
         self.attention_norm = weights.vector("attention_norm", config.width)
-        self.mixer = MIXERS[kind.mixer](config, kind, weights, capacity)
+        self.mixer = MIXERS[kind.mixer](config, kind, weights, capacity, memory)
         self.post_attention_norm = weights.extra("post_attention_norm", config.width)
         self.feed_forward: FeedForward | MixtureOfExperts | None = None
         if kind.feeds:
@@ -488,7 +444,7 @@ class Layer:
                 config, weights, config.hidden)
             self.post_feed_norm = weights.extra("post_feed_norm", config.width)
 
-    def __call__(self, x: Tensor, tables: list[tuple[Tensor, Tensor]], position: Index) -> Tensor:
+    def __call__(self, x: Tensor, tables: list[tuple[Tensor, Tensor]], position: Position) -> Tensor:
         rope = None if self.rope is None else tables[self.rope]
         mixed = self.mixer(rms_norm(x, self.attention_norm, self.epsilon), rope, position)
         x = x + self.after(mixed, self.post_attention_norm)
@@ -502,11 +458,14 @@ class Layer:
 
 
 class Llama:
-    """The whole model. `capacity` is the longest conversation that the cache holds, at most the model's own context."""
+    """The whole model. `capacity` is the longest conversation that the cache holds, at most the model's own context;
+    `memory` is where layers keep what they do of the tokens so far, by default those of one conversation."""
 
-    def __init__(self, config: Config, tensors: dict[str, Weight], capacity: int = DEFAULT_CONTEXT):
-        self.config = config
+    def __init__(self, config: Config, tensors: dict[str, Weight], capacity: int = DEFAULT_CONTEXT,
+                 memory: Memory | None = None):
+        self.config, self.tensors = config, tensors
         self.capacity = min(config.context, capacity)
+        memory = memory or Conversation(self.capacity)
         self.read: list[Weight] = []
         weights = Weights(tensors, self.read)
         self.embedding = weights.matrix("embedding", config.vocabulary, config.width)
@@ -515,7 +474,7 @@ class Llama:
             self.read.clear()  # of the embedding a token reads a row
             self.output = weights.matrix("output", config.vocabulary, config.width)
         self.layers = [Layer(config, config.kind(layer), Weights(tensors, self.read, f"layers.{layer}.",
-                                                                 config.besides), self.capacity)
+                                                                 config.besides), self.capacity, memory)
                        for layer in range(config.layers)]
         self.norm = weights.vector("norm", config.width)
         self.tables = [rotary_table(rope, config.head_size, self.capacity) for rope in config.ropes]
@@ -523,20 +482,20 @@ class Llama:
         self.position = Variable("position", 0, self.capacity - 1)
         self.length = Variable("length", 2, max(2, self.capacity))
 
-    def hidden(self, tokens: Tensor, position: Index) -> Tensor:
-        """Token ids [n], the first of them at `position` -> the last layer's normalised output [n, width]."""
-        n = tokens.shape[0]
-        end = position + n
+    def hidden(self, tokens: Tensor, position: Position) -> Tensor:
+        """Token ids [n], the first of them at `position`, or each at its own -> the last layer's normalised output
+        [n, width]."""
         embedding = self.embedding
         x = embedding.rows(tokens) if isinstance(embedding, QuantizedTensor) else embedding[tokens].float()
         if self.config.embedding_scale != 1:
             x = x * self.config.embedding_scale
-        tables = [(cosines[position:end], sines[position:end]) for cosines, sines in self.tables]
+        at = position.positions if isinstance(position, Rows) else slice(position, position + tokens.shape[0])
+        tables = [(cosines[at], sines[at]) for cosines, sines in self.tables]
         for layer in self.layers:
             x = layer(x, tables, position)
         return rms_norm(x, self.norm, self.config.epsilon)
 
-    def __call__(self, tokens: Tensor, position: Index) -> Tensor:
+    def __call__(self, tokens: Tensor, position: Position) -> Tensor:
         """Token ids [n], the first of them at `position` -> logits of what follows the last one, [vocabulary]."""
         last = self.hidden(tokens, position)[tokens.shape[0] - 1]
         return self.logits(last)

@@ -40,6 +40,8 @@ class Sampler:
 
     def choose(self, logits: np.ndarray, recent: Sequence[int] = (), allowed: np.ndarray | None = None) -> int:
         """One of the tokens 0 to len(logits) - 1, after `recent` ones, of those that are `allowed` (None: all)."""
+        if self.temperature == 0 and allowed is None and not self._penalises:
+            return int(logits.argmax())
         tokens, weights = self.probabilities(logits, recent, allowed)
         if len(tokens) == 1:
             return int(tokens[0])
@@ -64,10 +66,14 @@ class Sampler:
         weights = np.exp((scores[kept] - best) / self.temperature)
         return kept, weights / weights.sum()
 
+    @property
+    def _penalises(self) -> bool:
+        return (self.repeat_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
+
     def _penalised(self, logits: np.ndarray, recent: Sequence[int]) -> np.ndarray:
         scores = logits.astype(np.float64)
         last = recent[-self.repeat_last:] if self.repeat_last > 0 else recent if self.repeat_last < 0 else ()
-        if last and (self.repeat_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0):
+        if last and self._penalises:
             tokens, counts = np.unique(np.asarray(last), return_counts=True)
             seen = scores[tokens]
             seen = np.where(seen > 0, seen / self.repeat_penalty, seen * self.repeat_penalty)

@@ -57,7 +57,7 @@ class Template:
     def __init__(self, source: str, tokenizer: Tokenizer):
         if find_spec("jinja2") is None:
             raise FormatError('this model\'s chat template needs jinja2: pip install "minigrad[chat]"')
-        self.tokenizer = tokenizer
+        self.tokenizer, self.source = tokenizer, source
         with _limits(), _one_line():
             self.program = _environment().from_string(source)
         names = sorted([name for name in tokenizer.special if len(name) > 1 and name.strip() == name],
@@ -65,20 +65,27 @@ class Template:
         either = "|".join(map(re.escape, names)) or "(?!)"
         self._control, self._inside = re.compile(f"({either})"), re.compile(f"(?={either})(.)", re.DOTALL)
 
-    def render(self, messages: Sequence[Mapping[str, str]], answering: bool = True) -> str:
-        """The conversation as text, up to where the answer starts, if it is `answering`."""
+    def render(self, messages: Sequence[Mapping[str, Any]], answering: bool = True,
+               tools: Sequence[Mapping[str, Any]] | None = None, settings: Mapping[str, Any] | None = None) -> str:
+        """The conversation as text, up to where the answer starts, if it is `answering`; with descriptions of `tools`,
+        and `settings` that are the template's own, such as enable_thinking.
+        """
+        names = {**(settings or {}), "messages": list(messages), "tools": tools, "documents": None,
+                 "add_generation_prompt": answering, **self.tokenizer.named}
         with _limits(), _one_line():
-            return self.program.render(messages=list(messages), tools=None, documents=None,
-                                       add_generation_prompt=answering, **self.tokenizer.named)
+            return self.program.render(names)
 
-    def tokens(self, messages: Sequence[Mapping[str, str]], known: Mapping[str, list[int]] | None = None) -> list[int]:
-        """The tokens of the conversation, up to where the answer starts. Raises Refused, FormatError.
+    def tokens(self, messages: Sequence[Mapping[str, Any]], known: Mapping[str, list[int]] | None = None,
+               tools: Sequence[Mapping[str, Any]] | None = None, settings: Mapping[str, Any] | None = None
+               ) -> list[int]:
+        """The tokens of the conversation, up to where the answer starts; further arguments are those of `render`.
+        Raises Refused, FormatError.
 
         Text between two control tokens is encoded at once, so that words are cut as they were in training; but answers
         that are `known` are the tokens that the model gave.
         """
-        text = self.render([{**message, "content": self._marked(
-            message["content"], ANSWER if message["role"] == "assistant" else BREAK)} for message in messages])
+        text = self.render([self._message(message) for message in messages], True, self._plain(tools),
+                           self._plain(settings))
         tokenizer, tokens = self.tokenizer, [] if self.tokenizer.bos is None else [self.tokenizer.bos]
         strip = False
         for part in self._control.split(text):
@@ -103,6 +110,20 @@ class Template:
             else:
                 run += part
         return tokens + (self.tokenizer.encode(run) if run else [])
+
+    def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """A message in which no text has the name of a control token."""
+        content, end = message["content"], ANSWER if message["role"] == "assistant" else BREAK
+        plain = {key: self._plain(value) for key, value in message.items() if key != "content"}
+        return {**plain, "content": content if content is None else self._marked(content, end)}
+
+    def _plain(self, value: Any) -> Any:
+        """The value with breaks inside the names of control tokens, in all texts that it has."""
+        if isinstance(value, str):
+            return self._inside.sub(rf"\1{BREAK}", value.replace(BREAK, "\ufffd").replace(ANSWER, "\ufffd"))
+        if isinstance(value, Mapping):
+            return {self._plain(key): self._plain(inner) for key, inner in value.items()}
+        return [self._plain(inner) for inner in value] if isinstance(value, list | tuple) else value
 
     def _marked(self, text: str, end: str) -> str:
         """The text with breaks inside the names of control tokens and with `end` at its ends, within white space,

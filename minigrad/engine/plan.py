@@ -36,6 +36,9 @@ GROUP_BYTES = 1 << 19
 """The most bytes that the launches of a launch group may write: none of it takes the memory of what another one
 reads."""
 
+LITTLE_MEMORY = 64 << 20
+"""The most bytes of temporaries that are planned for the highest values of symbolic dims, whatever these are."""
+
 
 @dataclass(slots=True)
 class Row:
@@ -267,12 +270,26 @@ def bucket(values: dict[str, int], highest: dict[str, int]) -> dict[str, int]:
 
 
 def arena_for(plan: ExecutionPlan, values: dict[str, int], highest: dict[str, int]) -> Arena:
-    """Offsets of the temporaries for these values of the symbolic dims, rounded up."""
+    """Offsets of the temporaries for these values of the symbolic dims, rounded up: to the highest ones where that is
+    little memory, so that there is one memory plan for all."""
     rounded = bucket(values, highest) if values else values
     key = tuple(rounded.values())
     found = plan.arenas.get(key)
     if found is None:
-        sizes = {k: number(plan.sizes[k], rounded) for k in plan.temporary}
+        most = {n: max(v, highest.get(n, v)) for n, v in rounded.items()}
+        found = _arena(plan, most)
+        if found.nbytes > LITTLE_MEMORY and most != rounded:
+            found = _arena(plan, rounded)
+        plan.arenas[key] = found
+    return found
+
+
+def _arena(plan: ExecutionPlan, values: dict[str, int]) -> Arena:
+    """The memory plan for these values, made once."""
+    key = tuple(values.values())
+    found = plan.arenas.get(key)
+    if found is None:
+        sizes = {k: number(plan.sizes[k], values) for k in plan.temporary}
         found = plan.arenas[key] = apart(sizes) if current().poison else plan_memory(sizes, uses_of(plan.items))
     return found
 

@@ -43,7 +43,7 @@ class PreparedPlan:
         self._slots: dict[int, list[Any]] = {}
         self._numbers: dict[int, list[Any]] = {}
         self._dims: dict[Expr, list[Any]] = {}
-        self._extents: list[tuple[int, Expr]] = []
+        self._extents: dict[Expr, list[int]] = {}
         for k, row in enumerate([row for item in plan.items for row in item.rows]):
             self._find_arguments(k, row)
         temporary = set(plan.temporary)
@@ -74,11 +74,11 @@ class PreparedPlan:
             if isinstance(dim, Expr):
                 self._dims.setdefault(dim, []).append(place(k, at))
         if isinstance(row.extent, Expr):
-            self._extents.append((k, row.extent))
+            self._extents.setdefault(row.extent, []).append(k)
 
     def runs_with(self, values: dict[str, int]) -> bool:
         """True where every launch has iterations for these values of the symbolic dims."""
-        return all([number(e, values) > 0 for _, e in self._extents])
+        return all([number(e, values) > 0 for e in self._extents])
 
     def run(self, leaves: dict[int, Buffer], numbers: dict[int, float], values: dict[str, int],
             highest: dict[str, int], hand_out: HandOut | None = None) -> list[Any] | None:
@@ -145,8 +145,10 @@ class PreparedPlan:
             self._known_dims = None
             for e, places in self._dims.items():
                 self.kept.set_number(places, number(e, values))
-            for k, e in self._extents:
-                self.kept.set_extent(k, number(e, values))
+            for e, rows in self._extents.items():
+                extent = number(e, values)
+                for k in rows:
+                    self.kept.set_extent(k, extent)
             self._known_dims = values
         return memory
 

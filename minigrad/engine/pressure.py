@@ -17,7 +17,7 @@ from minigrad.ops.node import Node, live_count, toposort
 from minigrad.ops.op import Composite
 from minigrad.scheduler.graph import bytes_of
 
-MAX_UNREALIZED = 10_000
+MAX_UNREALIZED = 16_000
 """Nodes of one handle's graph; longer ones are realized when they are made."""
 
 COMPOSITE = 3

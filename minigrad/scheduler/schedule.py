@@ -14,8 +14,7 @@ from minigrad.codegen.lowering.repeated import Lowerings
 from minigrad.config import current
 from minigrad.errors import InternalError, present
 from minigrad.expr import Index, product
-from minigrad.ops import storage
-from minigrad.ops.node import Node, apply
+from minigrad.ops.node import Node
 from minigrad.ops.op import Scan
 from minigrad.record import record
 from minigrad.scheduler.exchanges import Exchange, exchange_of
@@ -39,6 +38,7 @@ from minigrad.scheduler.merge import (
 from minigrad.scheduler.order import lean_order, reaches, timed_order
 from minigrad.scheduler.recompute import Recomputation, Recomputed, Timed, recompute
 from minigrad.scheduler.tails import merge_tails
+from minigrad.scheduler.updates import assigned_to, lower_copy
 from minigrad.target import Target
 
 NODES_PER_KERNEL = 8
@@ -192,12 +192,14 @@ class Scheduler:
         self.in_place: set[int] = set()
         self.kept = {peeled(self.graph, k) for k in self.graph.targets}
         overwritten: set[int] = set()
-        for g in range(len(groups)):
+        # A scatter into what is assigned to has the first choice: the assign has nothing to do then.
+        scatters = [g for g in range(len(groups)) if any([self.scattered_by(g, k) != g for k in groups[g].roots])]
+        for g in dict.fromkeys((*scatters, *range(len(groups)))):
             for k in groups[g].roots:
                 if not is_update(self.state, k):
                     continue
                 target = self.updated(k)
-                after = self.readers.get(target, set()) - {g}
+                after = self.readers.get(target, set()) - {g, self.scattered_by(g, k)}
                 if target in overwritten or not self.may_update(target) or self.puts_itself(k, target) or \
                         (g in needed and reaches(needs, after, g)):
                     continue
@@ -216,6 +218,10 @@ class Scheduler:
     def updated(self, k: int) -> int:
         """The position that an assign or a scatter is a new version of."""
         return peeled(self.graph, self.graph.inputs[k][0])
+
+    def scattered_by(self, g: int, k: int) -> int:
+        """The group of an assign that has nothing to do once a scatter was done in place, or `g`."""
+        return g if k in self.kept else assigned_to(self.state, g, k, self.readers.get(k, set()))
 
     def puts_itself(self, k: int, target: int) -> bool:
         """True where a scatter puts elements of its target into it, or takes them as positions."""
@@ -311,6 +317,9 @@ class Scheduler:
 
     def emit_scatter(self, g: int, k: int) -> None:
         node, into = self.graph.nodes[k], self.place(g, k)
+        if k in self.in_place and (group := self.scattered_by(g, k)) != g:
+            self.slot_of[self.state.groups[group].roots[0]] = into
+            self.absorbed.add(group)
         if 0 in node.inputs[1].shape:
             return
         lowered = lower_scatter(node, self.is_leaf(g), k in self.in_place)
@@ -384,13 +393,6 @@ class Scheduler:
         flops = kernel_flops(self.state, g)
         self.steps.append(Step(lowered.kernel, values, scalars, lowered.dims, flops, moved, reasons,
                                tuple(self.state.groups[g].roots)))
-
-
-def lower_copy(source: Node, node: Node) -> Lowered:
-    """The kernel that copies a buffer element by element."""
-    same = apply(storage.CONTIGUOUS, source)
-    lowered = present(lower_group((same,), lambda n: n is source, "copy"), "[schedule] expected a kernel that copies")
-    return replace(lowered, nodes=(node, *lowered.nodes[1:]))
 
 
 def _has_rows(lowered: Lowered) -> bool:

@@ -14,9 +14,10 @@ from conftest import CPU_DRIVERS, devices, one_in, quick_devices
 from support.model_files import View, gguf_string, write_gguf, write_torch_zip
 
 from examples.llama.assistant import default_model
+from examples.llama.caches import Cache
 from examples.llama.checkpoint import Checkpoint
 from examples.llama.generate import Session
-from examples.llama.model import Cache, Llama
+from examples.llama.model import Llama
 from examples.llama.rope_scaling import read_rope
 from examples.llama.sampling import Sampler
 from examples.llama.tokenizer_files import gguf_tokenizer, load_tokenizer

@@ -87,3 +87,36 @@ def test_the_peak_of_memory_is_lower() -> None:
     y = (normalised(x)[0] * 3).T.contiguous().sum(0)
     planned = minigrad.plan(y)
     assert planned.peak_bytes < 4.5 * nbytes, str(planned)
+
+
+def test_rows_are_put_where_their_target_lies() -> None:
+    """x[places] = y stores the rows of y and copies nothing."""
+    target, places = Tensor.zeros(64, 8).contiguous().realize(), Tensor(np.array([3, 60], np.int32)).realize()
+    before = target.node
+    target[places] = Tensor.ones(2, 8)
+    graph = build_graph([target.node])
+    made = schedule(graph, frozenset([graph.position[before]]), get_device("CPU").target)
+    assert [s.kernel.name for s in made.steps] == ["scatter"] and made.donated == {graph.position[before]}
+    assert made.outputs == (made.steps[0].values[0],)
+
+
+@pytest.mark.parametrize("device", devices())
+def test_rows_that_are_put_while_others_read_the_old_ones(device: str) -> None:
+    """What is computed from the old version, before or in the same plan, has its values."""
+    start, rows = np.arange(32, dtype=np.float32).reshape(8, 4), np.array([5, 1], np.int32)
+    with minigrad.config(device=device):
+        for read in (lambda x: x * 2, lambda x: x.sum(0), lambda x: x[Tensor(rows)] + 1):
+            target = Tensor(start).realize()
+            old, places = read(target), Tensor(rows)
+            target[places] = target[places] * 10
+            new = target + 1
+            Tensor.realize(target, old, new)
+            expected = start.copy()
+            expected[rows] *= 10
+            np.testing.assert_array_equal(target.numpy(), expected)
+            np.testing.assert_array_equal(new.numpy(), expected + 1)
+            np.testing.assert_array_equal(old.numpy(), read(Tensor(start)).numpy())
+            target[places] = 0
+            target[places] = target[places] - 1  # twice in one plan
+            expected[rows] = -1
+            np.testing.assert_array_equal(target.numpy(), expected)

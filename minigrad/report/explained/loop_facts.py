@@ -104,8 +104,8 @@ def processor_facts(stage: Stage, kernel: Kernel, target: Target, workers: int |
 @lru_cache(maxsize=1024)
 def _plan_facts(nest: Nest, plan: Plan, sizes: tuple[tuple[str, int], ...], target: Target) -> Facts:
     loops = resolve(nest, plan)
-    c, one = counts(loops, target), machine(target).plans
-    estimate = of_counts(c, target)
+    c, facts = counts(loops, target), machine(target)
+    one, estimate = facts.plans, of_counts(c, facts)
     found = Facts(cycles=estimate.cycles)
     parts = {"arithmetic": estimate.arithmetic, "loads and stores": estimate.ports, "latency": estimate.latency,
              "memory": estimate.memory, "around loops": estimate.around, "copies": estimate.copies}
