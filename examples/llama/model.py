@@ -489,6 +489,8 @@ class Llama:
         x = embedding.rows(tokens) if isinstance(embedding, QuantizedTensor) else embedding[tokens].float()
         if self.config.embedding_scale != 1:
             x = x * self.config.embedding_scale
+        if isinstance(position, Rows):
+            x = x.contiguous()  # read as any other layer's input, sums over a row are in one order for one row and many
         at = position.positions if isinstance(position, Rows) else slice(position, position + tokens.shape[0])
         tables = [(cosines[at], sines[at]) for cosines, sines in self.tables]
         for layer in self.layers:

@@ -36,10 +36,12 @@ def plans(nest: Nest, target: Target) -> Iterator[Plan]:
 
     alone = [(r.over[-1].name, 1, chains(extent(r.over[-1]), 1)) for r in reduced if r.over[-1].name not in unroll]
     yield made(None, 1, alone, unroll)
-    for v, width in lanes_along(order, found, nest, target):
-        yield made(v, width, alone, unroll)
-    for v, width in lanes_along(over, found, nest, target):
+    across = list(lanes_along(over, found, nest, target))
+    for v, width in across:
         yield made(None, 1, same_place(reduced, v.name, width) or alone, tuple([n for n in unroll if n != v.name]))
+    for v, width in lanes_along(order, found, nest, target):
+        if isinstance(v.hi, int) or not across:  # what is known at run time only may be less than a vector
+            yield made(v, width, alone, unroll)
 
 
 def chains(length: int, width: int) -> int:

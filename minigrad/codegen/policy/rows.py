@@ -49,10 +49,14 @@ def plans(nest: Nest, target: Target) -> Iterator[Plan]:
             copies=frozenset([name for x in inner for name in x.copies])))
 
     options = [] if target.is_gpu else widths(nest, target)
+    across = False
     for most in range(len(options) + 1):
-        yield made(None, 1, [inner_lane(own, touched, options[most:]) for own, touched in loops if own])
+        inner = [inner_lane(own, touched, options[most:]) for own, touched in loops if own]
+        across = across or any([x.width > 1 for x in inner])
+        yield made(None, 1, inner)
     for v, width in lanes_along(order, found, nest, target):
-        yield made(v, width, [])
+        if isinstance(v.hi, int) or not across:  # what is known at run time only may be less than a vector
+            yield made(v, width, [])
 
 
 def inner_loops(nest: Nest) -> Iterator[tuple[tuple[Var, ...], Sequence[Access]]]:
