@@ -209,10 +209,10 @@ _UNITS = {"": 1, **{f"{p}B": 1000**k for k, p in enumerate(("", "K", "M", "G", "
 
 def bytes_of(name: str, amount: int | str) -> int:
     """A number of bytes, or a text such as '2GB', '1.5 GiB' or '500MB'. Raises ConfigError."""
-    found = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", amount) if isinstance(amount, str) else None
+    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([A-Za-z]*)\s*", amount) if isinstance(amount, str) else None
     if isinstance(amount, int) and amount > 0:
         return amount
-    if found is None or found[2].upper() not in _UNITS or found[1].count(".") > 1 or not float(found[1]) > 0:
+    if found is None or found[2].upper() not in _UNITS or not float(found[1]) > 0:
         raise ConfigError(f"[{name}] expected an amount of memory such as '2GB', '500MiB' or 1000000, got {amount!r}")
     return int(float(found[1]) * _UNITS[found[2].upper()])
 

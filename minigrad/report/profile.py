@@ -86,7 +86,7 @@ class Row:
     limit: float | None = None
 
 
-@dataclass
+@dataclass(repr=False)
 class Profile(Observer):
     """The launches of a profile. `runs` in order; `calls` counts lists of launches handed to a device, which it runs in
     one go outside a profile (on the CPU: native calls). `wall` is the whole time in seconds, `phases` that of the host
@@ -115,6 +115,9 @@ class Profile(Observer):
         note_lines(run.plan, run.graph)
 
     # ---- for the user ----
+
+    def __repr__(self) -> str:
+        return self.table()
 
     @property
     def seconds(self) -> float:

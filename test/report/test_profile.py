@@ -97,6 +97,7 @@ def test_equal_launches_are_one_row_and_the_table_names_them() -> None:
     assert rows[0].seconds == pytest.approx(sum(r.seconds for r in p.runs))
     assert rows[0].limit is not None and rows[0].limit > 0
     text = p.table()
+    assert repr(p) == text
     assert rows[0].name in text and f"{HERE}:" in text and "3 launches in 3 calls" in text
 
 

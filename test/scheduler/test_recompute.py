@@ -114,7 +114,7 @@ def test_plans_with_a_budget_are_plans_of_their_own(tmp_path):
 def test_amounts_of_memory():
     assert bytes_of("jit", "2GB") == 2_000_000_000 and bytes_of("jit", "1.5 MiB") == 3 << 19
     assert bytes_of("jit", 7) == 7 and bytes_of("jit", "12kb") == 12_000
-    for wrong in ("", "GB", "2 pounds", "-1MB", 0, 1.5, "1.2.3MB"):
+    for wrong in ("", "GB", "2 pounds", "-1MB", 0, 1.5, "1.2.3MB", ".", ".GB"):
         with pytest.raises(ConfigError, match="expected an amount of memory such as '2GB'"):
             jit(lambda x: x, memory=wrong)
 
