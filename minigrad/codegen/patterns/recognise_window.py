@@ -148,8 +148,12 @@ def recognised(parts: Parts) -> Window:
     if taps > MAX_TAPS:
         return _plane_form(parts)
     window = _taps_form(parts)
-    area = window.phase.rows.length * window.phase.columns.length
-    return window if area >= taps else _plane_form(parts)
+    if window.phase.rows.length * window.phase.columns.length >= taps:
+        return window
+    try:
+        return _plane_form(parts)
+    except Refused:  # a plane smaller than its window, and no gradient by taps
+        return window
 
 
 def _taps_form(parts: Parts) -> Window:
