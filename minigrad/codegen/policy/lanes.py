@@ -65,18 +65,23 @@ def fewest_operations(candidates: Sequence[Var], found: Sequence[Access], nest: 
                       ) -> tuple[Var, int] | None:
     """(variable, width) of the lanes with the fewest loads and stores; None where scalar code has no more of them. A
     variable of a sum has the accesses inside its own loop in lanes."""
-    one = machine(target).plans
-    counts = [float(prod([max(typical(o), 1) for o in a.over])) for a in found]
-    best, fewest = None, sum(counts)
+    one, options = machine(target).plans, [] if target.is_gpu else widths(nest, target)
+    by_loops = {over: float(prod([max(typical(o), 1) for o in over])) for over in {a.over for a in found}}
+    best, fewest = None, sum([by_loops[a.over] for a in found])
     for v in candidates:
-        for width in [] if target.is_gpu else widths(nest, target):
-            if width <= extent(v):
-                cost = sum([count * (1.0 if v not in nest.domain and v not in a.over else
-                                     one.gathers / one.loads if a.step(v) in (None, 2) or a.kind == "store" and
-                                     a.step(v) != 1 else operations(v, width))
-                            for a, count in zip(found, counts, strict=True)])
-                if cost < fewest:
-                    best, fewest = (v, width), cost
+        size, once, vectors, lanes = extent(v), 0.0, 0.0, 0.0
+        for a in found:
+            step, count = a.step(v), by_loops[a.over]
+            if v not in nest.domain and v not in a.over:
+                once += count
+            elif step == 1 or step == 0 and a.kind == "load":
+                vectors += count
+            else:
+                lanes += count
+        for width in [w for w in options if w <= size]:
+            cost = once + vectors * operations(v, width) + lanes * one.gathers / one.loads
+            if cost < fewest:
+                best, fewest = (v, width), cost
     return best
 
 
