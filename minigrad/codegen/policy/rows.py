@@ -83,7 +83,7 @@ class InnerLane:
 def inner_lane(loops: tuple[Var, ...], touched: Sequence[Access], options: list[int]) -> InnerLane:
     """The lanes of a sum or an inner domain, the first of some widths that its loop has."""
     near = {v: sum([1 for a in touched if a.step(v) and steps_near(a.offset, v)]) for v in loops}
-    lane = max(reversed(loops), key=lambda v: near[v])
+    lane = max(loops, key=lambda v: near[v])
     width = next((w for w in options if w <= extent(lane) and near[lane]), 1)
     copies = [v.name for v in loops if width > 1 and any(steps_between(a.offset, v, lane) for a in touched)]
     if copies and extent(lane) <= CHAINS * width:
