@@ -15,6 +15,7 @@ DEEPER = {
     "nn": (6, "PyTorch's modules inherit so, and users ask isinstance"),
     "optim": (4, "PyTorch's optimizers, and those of users, inherit so"),
     "data": (4, "PyTorch's data sets and samplers inherit so, and users' do from them"),
+    "report": (3, "what watches a step for its report is a profile, which is an observer"),
     "errors": (3, "an error of minigrad may be one of Python's too"),
     "codegen": (3, "steps of plans: what all have, what those with memory have, one step"),
     "expr": (4, "kinds of index expressions"),

@@ -11,7 +11,7 @@ from support.paths import ROOT
 
 from minigrad import Tensor, config, jit, show
 from minigrad.codegen import passes
-from minigrad.codegen.policy import pointwise
+from minigrad.codegen.policy import general
 from minigrad.codegen.render import llvm
 from minigrad.errors import InternalError, ShapeError, present, reporting
 
@@ -63,7 +63,7 @@ def steps(count: int) -> Tensor:
 def test_errors_of_the_compiler_carry_the_kernel(stage: str, error: type[Exception], text: str,
                                                  monkeypatch: pytest.MonkeyPatch) -> None:
     """A policy that fails, loops that cannot be built, text that cannot be written."""
-    places: dict[str, Any] = {"plan": pointwise, "build_nests": passes, "render": llvm.LlvmProgram}
+    places: dict[str, Any] = {"plan": general, "build_nests": passes, "render": llvm.LlvmProgram}
     monkeypatch.setattr(places[stage], stage, broken_by(error("m")))
     with config(disk_cache=False), pytest.raises(InternalError, match=text) as caught:
         steps(1000 + len(stage)).realize()
@@ -83,7 +83,7 @@ ENTRIES: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_every_entry_reports_a_broken_strategy(entry: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pointwise, "plan", broken_by(AssertionError()))
+    monkeypatch.setattr(general, "plan", broken_by(AssertionError()))
     passes.forget_stages()
     with config(disk_cache=False), pytest.raises(InternalError, match=r"(?s)AssertionError.*report it.*kernel "):
         ENTRIES[entry]()
@@ -95,7 +95,7 @@ def test_a_replay_that_compiles_reports_it_too(monkeypatch: pytest.MonkeyPatch) 
     with config(disk_cache=False):
         for _ in range(3):
             step(Tensor.arange(109.0, device="CPU").realize())
-        monkeypatch.setattr(pointwise, "plan", broken_by(AssertionError()))
+        monkeypatch.setattr(general, "plan", broken_by(AssertionError()))
         with pytest.raises(InternalError, match=r"(?s)report it.*kernel "):
             step(Tensor.arange(110, device="CPU").realize())
 

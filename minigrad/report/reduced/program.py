@@ -12,7 +12,7 @@ from minigrad.engine import reference
 from minigrad.engine.realize import realize
 from minigrad.engine.storage import buffer_node
 from minigrad.engine.transfer import download, upload
-from minigrad.errors import MinigradError
+from minigrad.errors import MinigradError, present
 from minigrad.ops.composite import expanded
 from minigrad.ops.node import Node, apply, toposort
 from minigrad.ops.op import Op
@@ -65,8 +65,7 @@ class Program:
         made: list[Node] = []
         for row in self.rows:
             if row.op is None:
-                assert row.value is not None
-                made.append(leaf(row.value, row.dtype, device))
+                made.append(leaf(present(row.value, "[reduce] expected the value of a row"), row.dtype, device))
             else:
                 inputs = [made[i] for i in row.inputs]
                 made.append(apply(row.op, *inputs, device=None if inputs else device, **row.params))
