@@ -20,7 +20,8 @@ UNROLL = 16
 
 
 def plans(nest: Nest, target: Target) -> Iterator[Plan]:
-    """One for each variable and number of lanes along which elements follow each other, and one without lanes."""
+    """One for each variable and number of lanes along which elements follow each other; where none of a sum has such
+    lanes, one without lanes."""
     found = accesses(nest)
     reduced = reductions(nest)
     over = list({v.name: v for r in reduced for v in r.over}.values())
@@ -35,10 +36,11 @@ def plans(nest: Nest, target: Target) -> Iterator[Plan]:
             inner={name: (lanes, chains) for name, lanes, chains in inner}, unroll=frozenset(unroll)))
 
     alone = [(r.over[-1].name, 1, chains(extent(r.over[-1]), 1)) for r in reduced if r.over[-1].name not in unroll]
-    yield made(None, 1, alone, unroll)
     across = list(lanes_along(over, found, nest, target))
     for v, width in across:
         yield made(None, 1, same_place(reduced, v.name, width) or alone, tuple([n for n in unroll if n != v.name]))
+    if not across:
+        yield made(None, 1, alone, unroll)
     for v, width in lanes_along(order, found, nest, target):
         if isinstance(v.hi, int) or not across:  # what is known at run time only may be less than a vector
             yield made(v, width, alone, unroll)

@@ -32,8 +32,8 @@ def is_row_kernel(nest: Nest) -> bool:
 
 
 def plans(nest: Nest, target: Target) -> Iterator[Plan]:
-    """One without lanes, one for each number of lanes along the rows, and one for each along a variable of the domain
-    whose elements follow each other."""
+    """One for each number of lanes along the rows, or one without lanes, and one for each along a variable of the
+    domain whose elements follow each other."""
     found = accesses(nest)
     order, loops = domain_order(nest, found), list(inner_loops(nest))
     small = frozenset([name for own, _ in loops for name in small_loops(own)])
@@ -49,11 +49,10 @@ def plans(nest: Nest, target: Target) -> Iterator[Plan]:
             copies=frozenset([name for x in inner for name in x.copies])))
 
     options = [] if target.is_gpu else widths(nest, target)
-    across = False
-    for most in range(len(options) + 1):
-        inner = [inner_lane(own, touched, options[most:]) for own, touched in loops if own]
-        across = across or any([x.width > 1 for x in inner])
-        yield made(None, 1, inner)
+    inner = [[inner_lane(own, touched, options[k:]) for own, touched in loops if own] for k in range(len(options) + 1)]
+    across = [lanes for lanes in inner if any([x.width > 1 for x in lanes])]
+    for lanes in across or inner[-1:]:
+        yield made(None, 1, lanes)
     for v, width in lanes_along(order, found, nest, target):
         if isinstance(v.hi, int) or not across:  # what is known at run time only may be less than a vector
             yield made(v, width, [])
