@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import json
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,6 +28,7 @@ from minigrad.dtype import float16, float32
 from minigrad.errors import MinigradError, quantity
 from minigrad.handles import live
 from minigrad.report.dojo import CARDS, Predicted, Program, as_dict, predict_step
+from minigrad.report.scripts import function_of
 from minigrad.report.words import size_text, time_text
 from minigrad.tensor import Tensor
 
@@ -109,30 +108,6 @@ def in_half(prepare: Callable[[], Any]) -> Callable[[], Any]:
         return step
 
     return prepared
-
-
-def function_of(path: Path, name: str) -> Callable[[], Any]:
-    """A function of a file, which is imported once, from its folder or as part of a package."""
-    if not path.is_file():
-        raise MinigradError(f"[dojo] expected a file, got {str(path)!r}")
-    module = f"minigrad_dojo_{path.stem}"
-    if module not in sys.modules:
-        spec = importlib.util.spec_from_file_location(module, path)
-        if spec is None or spec.loader is None:
-            raise MinigradError(f"[dojo] expected a file in Python, got {str(path)!r}")
-        sys.modules[module] = importlib.util.module_from_spec(spec)
-        sys.path[:0] = [str(Path.cwd()), str(path.resolve().parent)]
-        try:
-            spec.loader.exec_module(sys.modules[module])
-        except BaseException:
-            del sys.modules[module]
-            raise
-        finally:
-            del sys.path[:2]
-    found: Any = getattr(sys.modules[module], name, None)
-    if not callable(found):
-        raise MinigradError(f"[dojo] expected a function of {path}, got {name!r}")
-    return found
 
 
 def _onnx_step(options: argparse.Namespace) -> Callable[[], Any]:

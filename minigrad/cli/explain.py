@@ -16,12 +16,12 @@ import sys
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 
-from minigrad.cli.dojo import function_of
 from minigrad.cli.outcome import OneLineParser
 from minigrad.report.explained.explain import write_whole
 from minigrad.report.explained.page import page_of
 from minigrad.report.explained.report import Report, report_of
 from minigrad.report.explained.step import watched_call, watched_script
+from minigrad.report.scripts import function_of
 from minigrad.tensor import Tensor
 
 DEFAULT = "report.html"
