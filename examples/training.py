@@ -17,6 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from tqdm.auto import tqdm
+
 import minigrad
 from minigrad import Tensor, distributed, nn, random
 from minigrad.errors import ConfigError, FormatError
@@ -295,3 +297,79 @@ def finite(loss: float, step: int, folder: str) -> float:
         return loss
     raise ConfigError(f"the loss is {loss} at step {step}; the checkpoints before it are in {folder}; try a lower "
                       "--lr, a longer --warmup or --clip 1")
+
+
+class StepTrainer:
+    """A run of so many steps, with a validation after every few of them. What derives from it sets its options `o`,
+    `folder`, `loader`, `progress` of step, seconds and waited, and the `objects` of a checkpoint; its `step` of a batch
+    gives the loss."""
+
+    o: argparse.Namespace
+    folder: Path
+    loader: Any
+    progress: dict[str, Any]
+    objects: dict[str, Any]
+    step: Callable[..., Tensor]
+
+    def report(self, loss: float) -> None:
+        """Validates, and says and keeps what was found."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Writes what a run is for."""
+        raise NotImplementedError
+
+    def train(self) -> int:
+        """All steps, or what is left of them; 130 where somebody stopped it."""
+        o, p = self.o, self.progress
+        if not (o.resume and go_on(o.output, self.objects)):
+            save(self.folder, 0, self.objects, o.keep)
+        self.log = Table(self.folder / "log.csv", ("step", "validation_loss", "seconds"), p["step"] + 1)
+        self.losses = Table(self.folder / "steps.csv", ("step", "loss"), p["step"])
+        self.event = events(self.folder)
+        with Stop() as stop, tqdm(total=o.steps, initial=p["step"], leave=False, unit="step",
+                                  disable=bool(distributed.rank()) or None) as bar:
+            started, before = time.perf_counter(), dict(p)
+            for batch in self.loader if p["step"] < o.steps else ():
+                loss = finite(self.step(*batch).item(), p["step"], o.output)
+                self.losses.add(p["step"], loss)
+                p["step"] += 1
+                bar.update()
+                bar.set_postfix_str(f"loss {loss:.4f}")
+                due = p["step"] % o.evaluate_every == 0 or p["step"] == o.steps
+                if due:
+                    p["seconds"] = before["seconds"] + time.perf_counter() - started
+                    p["waited"] = before["waited"] + self.loader.waited
+                    self.report(loss)
+                    started, before = time.perf_counter(), {**p, "waited": p["waited"] - self.loader.waited}
+                stopped = stop.asked
+                if due or stopped or p["step"] % o.save_every == 0:
+                    save(self.folder, p["step"], self.objects, o.keep)
+                if stopped and p["step"] < o.steps:
+                    say(f"stopped after step {p['step']}; --resume goes on")
+                    return 130
+        if not distributed.rank():
+            self.finish()
+        return 0
+
+    def keep(self, loss: float, found: float) -> None:
+        """Adds a validation to the log and to tensorboard's events."""
+        p = self.progress
+        self.log.add(p["step"], found, p["seconds"])
+        self.event("train/loss", loss, p["step"])
+        self.event("validation/loss", found, p["step"])
+
+    def draw_losses(self) -> None:
+        """The curves of both losses."""
+        rows, steps = read_table(self.folder / "log.csv"), read_table(self.folder / "steps.csv")
+        curves(self.folder / "curves.png", {"loss": {
+            "training": ([float(r["step"]) for r in steps], smoothed([float(r["loss"]) for r in steps], 50)),
+            "validation": ([float(r["step"]) for r in rows], [float(r["validation_loss"]) for r in rows])}})
+
+
+def run(parser: argparse.ArgumentParser, trainer: Callable[[argparse.Namespace], Any], arguments: list[str]) -> int:
+    """Trains by the options of a command; the status to exit with."""
+    options = options_of(parser, arguments)
+    with minigrad.config(**({"device": options.device} if options.device else {})):
+        distributed.init()
+        return trainer(options).train()

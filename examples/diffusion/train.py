@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm.auto import tqdm
 
 if __spec__ is None:  # run as a script: examples and minigrad are found from the repository's root
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -51,7 +49,7 @@ def parser_of_options() -> argparse.ArgumentParser:
     return parser
 
 
-class Trainer:
+class Trainer(common.StepTrainer):
     """A run: its images, model, optimizer and schedule, and the captured step."""
 
     def __init__(self, o: argparse.Namespace):
@@ -75,7 +73,7 @@ class Trainer:
         self.schedule = nn.optim.lr_scheduler.LambdaLR(
             self.optimizer, common.rate_factor("cosine", o.warmup, o.steps, 0.01))
         self.ema = AveragedModel(self.model, self._averaged)
-        self.progress: dict[str, Any] = {"step": 0, "seconds": 0.0}
+        self.progress: dict[str, Any] = {"step": 0, "seconds": 0.0, "waited": 0.0}
         self.objects = {"model": self.model, "ema": self.ema, "optimizer": self.optimizer, "schedule": self.schedule,
                         "loader": self.loader, "progress": self.progress,
                         **({} if self.scaler is None else {"scaler": self.scaler})}
@@ -117,43 +115,9 @@ class Trainer:
                 losses.append(self.measure(pixels, classes, times, noise).item())
         return float(np.mean(losses))
 
-    def train(self) -> int:
-        """All steps, or what is left of them; 130 where somebody stopped it."""
-        o, p = self.o, self.progress
-        if not (o.resume and common.go_on(o.output, self.objects)):
-            common.save(self.folder, 0, self.objects, o.keep)
-        self.log = common.Table(self.folder / "log.csv", ("step", "validation_loss", "seconds"), p["step"] + 1)
-        self.losses = common.Table(self.folder / "steps.csv", ("step", "loss"), p["step"])
-        self.event = common.events(self.folder)
-        with common.Stop() as stop, tqdm(total=o.steps, initial=p["step"], leave=False, unit="step",
-                                         disable=bool(distributed.rank()) or None) as bar:
-            started, before = time.perf_counter(), p["seconds"]
-            for pixels, classes in self.loader if p["step"] < o.steps else ():
-                loss = common.finite(self.step(pixels, classes).item(), p["step"], o.output)
-                self.losses.add(p["step"], loss)
-                p["step"] += 1
-                bar.update()
-                bar.set_postfix_str(f"loss {loss:.4f}")
-                due = p["step"] % o.evaluate_every == 0 or p["step"] == o.steps
-                if due:
-                    p["seconds"] = before + time.perf_counter() - started
-                    self.report(loss)
-                    started, before = time.perf_counter(), p["seconds"]
-                stopped = stop.asked
-                if due or stopped or p["step"] % o.save_every == 0:
-                    common.save(self.folder, p["step"], self.objects, o.keep)
-                if stopped and p["step"] < o.steps:
-                    common.say(f"stopped after step {p['step']}; --resume goes on")
-                    return 130
-        if not distributed.rank():
-            self.finish()
-        return 0
-
     def report(self, loss: float) -> None:
         p, found = self.progress, self.validation()
-        self.log.add(p["step"], found, p["seconds"])
-        self.event("train/loss", loss, p["step"])
-        self.event("validation/loss", found, p["step"])
+        self.keep(loss, found)
         common.say(f"step {p['step']}: loss {loss:.4f}, validation loss {found:.4f}; {p['seconds']:.1f} s of training")
         if not distributed.rank():
             self.write()
@@ -170,18 +134,12 @@ class Trainer:
 
     def finish(self) -> None:
         """The curves, and where the weights are."""
-        rows, steps = common.read_table(self.folder / "log.csv"), common.read_table(self.folder / "steps.csv")
-        common.curves(self.folder / "curves.png", {"loss": {
-            "training": ([float(r["step"]) for r in steps], common.smoothed([float(r["loss"]) for r in steps], 50)),
-            "validation": ([float(r["step"]) for r in rows], [float(r["validation_loss"]) for r in rows])}})
+        self.draw_losses()
         print(f"weights in {self.folder / 'model.safetensors'}, a sheet in sheet.png", flush=True)
 
 
 def run(arguments: list[str]) -> int:
-    options = common.options_of(parser_of_options(), arguments)
-    with minigrad.config(**({"device": options.device} if options.device else {})):
-        distributed.init()
-        return Trainer(options).train()
+    return common.run(parser_of_options(), Trainer, arguments)
 
 
 def main() -> int:

@@ -369,10 +369,7 @@ class Trainer:
 
 
 def run(arguments: list[str]) -> int:
-    options = common.options_of(parser_of_options(), arguments)
-    with minigrad.config(**({"device": options.device} if options.device else {})):
-        distributed.init()
-        return Trainer(options).train()
+    return common.run(parser_of_options(), Trainer, arguments)
 
 
 def main() -> int:

@@ -13,12 +13,10 @@ import argparse
 import dataclasses
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm.auto import tqdm
 
 if __spec__ is None:  # run as a script: examples and minigrad are found from the repository's root
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -62,7 +60,7 @@ def parser_of_options() -> argparse.ArgumentParser:
     return parser
 
 
-class Trainer:
+class Trainer(common.StepTrainer):
     """A run: its text, model, optimizer and schedule, and the captured step."""
 
     def __init__(self, o: argparse.Namespace):
@@ -121,44 +119,9 @@ class Trainer:
         with common.inference(self.model):
             return float(np.mean([self.measure(x, y).item() for x, y in self.held]))
 
-    def train(self) -> int:
-        """All steps, or what is left of them; 130 where somebody stopped it."""
-        o, p = self.o, self.progress
-        if not (o.resume and common.go_on(o.output, self.objects)):
-            common.save(self.folder, 0, self.objects, o.keep)
-        self.log = common.Table(self.folder / "log.csv", ("step", "validation_loss", "seconds"), p["step"] + 1)
-        self.losses = common.Table(self.folder / "steps.csv", ("step", "loss"), p["step"])
-        self.event = common.events(self.folder)
-        with common.Stop() as stop, tqdm(total=o.steps, initial=p["step"], leave=False, unit="step",
-                                         disable=bool(distributed.rank()) or None) as bar:
-            started, before = time.perf_counter(), dict(p)
-            for x, y in self.loader if p["step"] < o.steps else ():
-                loss = common.finite(self.step(x, y).item(), p["step"], o.output)
-                self.losses.add(p["step"], loss)
-                p["step"] += 1
-                bar.update()
-                bar.set_postfix_str(f"loss {loss:.4f}")
-                due = p["step"] % o.evaluate_every == 0 or p["step"] == o.steps
-                if due:
-                    p["seconds"] = before["seconds"] + time.perf_counter() - started
-                    p["waited"] = before["waited"] + self.loader.waited
-                    self.report(loss)
-                    started, before = time.perf_counter(), {**p, "waited": p["waited"] - self.loader.waited}
-                stopped = stop.asked
-                if due or stopped or p["step"] % o.save_every == 0:
-                    common.save(self.folder, p["step"], self.objects, o.keep)
-                if stopped and p["step"] < o.steps:
-                    common.say(f"stopped after step {p['step']}; --resume goes on")
-                    return 130
-        if not distributed.rank():
-            self.finish()
-        return 0
-
     def report(self, loss: float) -> None:
         p, found = self.progress, self.validation()
-        self.log.add(p["step"], found, p["seconds"])
-        self.event("train/loss", loss, p["step"])
-        self.event("validation/loss", found, p["step"])
+        self.keep(loss, found)
         common.say(f"step {p['step']}: loss {loss:.4f}, validation loss {found:.4f}; {p['seconds']:.1f} s of training, "
                    f"{p['waited'] / p['seconds']:.1%} of it waiting for data")
 
@@ -168,10 +131,7 @@ class Trainer:
         path = self.folder / "model.safetensors"
         with common.writing(path):
             safe_save(get_state_dict(self.model), path, {"minigrad": json.dumps(facts)}, durable=True)
-        rows, steps = common.read_table(self.folder / "log.csv"), common.read_table(self.folder / "steps.csv")
-        common.curves(self.folder / "curves.png", {"loss": {
-            "training": ([float(r["step"]) for r in steps], common.smoothed([float(r["loss"]) for r in steps], 50)),
-            "validation": ([float(r["step"]) for r in rows], [float(r["validation_loss"]) for r in rows])}})
+        self.draw_losses()
         print(f"weights in {path}", flush=True)
         write(self.model, self.vocabulary, self.o)
 

@@ -39,8 +39,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--system", help="the system message (default: the model's own)")
     add("--load", metavar="FILE", help="take up the conversation that /save wrote")
     add("--count", type=at_least(int, 1), default=512, help="most tokens in an answer (default: 512)")
-    add("--context", type=at_least(int, 2), default=DEFAULT_CONTEXT,
-        help=f"most tokens in a conversation (default: {DEFAULT_CONTEXT}, at most the model's own)")
     add("--stop", action="append", default=[], metavar="TEXT", help="end an answer before this text; may be repeated")
     add("--json-schema", type=Path, metavar="FILE",
         help=f"answer with JSON that this schema takes, of at most --count tokens; supported: {SUPPORTED}")
@@ -48,19 +46,27 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--draft", metavar="MODEL", help="a smaller model with the same tokens, which guesses what is verified")
     add("--no-speculation", action="store_true",
         help="never guess tokens from the text so far (which changes the speed, not the answers)")
-    add("--weights-dtype", choices=DTYPES, help="convert weight matrices to this (default: as the file has them)")
-    add("--cache-type", choices=tuple(CACHE_BITS), default="float16",
-        help="keep keys and values as this (default: float16, half of float32's memory; int8 takes a quarter)")
+    add_loading(parser)
     add("--quantize-activations", action="store_true",
         help="multiply quantised weights in integers: faster, rounds what they are multiplied with, which changed "
              "SmolLM2's mean negative log-likelihood of a text by at most 0.007 in every format measured")
-    add("--device", help="CPU, NUMPY, CL or CL:<index or part of a name>")
     add("--timing", action="store_true", help="print speeds after every answer")
     add("--debug", action="store_true", help="show the traceback of an error")
     options = parser.parse_args(arguments)
     if options.stop and options.json_schema:
         parser.error("expected --stop or --json-schema, got both: JSON that is cut off is none")
     return options
+
+
+def add_loading(parser: argparse.ArgumentParser) -> None:
+    """Adds options for loading a model and for the device that it runs on."""
+    add = parser.add_argument
+    add("--context", type=at_least(int, 2), default=DEFAULT_CONTEXT,
+        help=f"most tokens in a conversation (default: {DEFAULT_CONTEXT}, at most the model's own)")
+    add("--weights-dtype", choices=DTYPES, help="convert weight matrices to this (default: as the file has them)")
+    add("--cache-type", choices=tuple(CACHE_BITS), default="float16",
+        help="keep keys and values as this (default: float16, half of float32's memory; int8 takes a quarter)")
+    add("--device", help="CPU, NUMPY, CL or CL:<index or part of a name>")
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:

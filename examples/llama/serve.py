@@ -18,10 +18,7 @@ if not __package__:  # run as a script: examples and minigrad are found from the
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from examples.llama import memory
-from examples.llama.chat import at_least
-from examples.llama.checkpoint import DTYPES
-from examples.llama.memory import CACHE_BITS
-from examples.llama.model import DEFAULT_CONTEXT
+from examples.llama.chat import add_loading, at_least
 from minigrad.cli.outcome import OneLineParser, finish
 from minigrad.config import config
 from minigrad.errors import FormatError
@@ -41,15 +38,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="of keys and values of all conversations, per model (default: 1GB, at most a quarter of --memory)")
     add("--keep-cache", type=Path, metavar="FOLDER",
         help="write what the cache holds of conversations there at the end, and take it up at the start")
-    add("--context", type=at_least(int, 2), default=DEFAULT_CONTEXT,
-        help=f"most tokens of a conversation (default: {DEFAULT_CONTEXT}, at most the model's own)")
-    add("--weights-dtype", choices=DTYPES, help="convert weight matrices to this (default: as the file has them)")
-    add("--cache-type", choices=tuple(CACHE_BITS), default="float16",
-        help="keep keys and values as this (default: float16)")
+    add_loading(parser)
     add("--exact", action="store_true",
         help="multiply quantised weights as floats; by default in integers, which is faster, above all with many "
              "clients, and rounds what they are multiplied with")
-    add("--device", help="CPU, NUMPY, CL or CL:<index or part of a name>")
     _add_network(parser)
     _add_limits(parser)
     add("--temperature", type=at_least(float, 0), default=0.7, help="where a request does not say (default: 0.7)")
