@@ -1,6 +1,6 @@
 """Many clients of the language models' engine for some minutes: each answer is the one given alone, and nothing leaks.
 
-    python bench/scripts/soak_engine.py --model FILE --clients 200 --minutes 10
+    python -m bench.soak_engine --model FILE --clients 200 --minutes 10
 
 Clients ask for answers from a list, greedy and seeded, of prompts that begin alike or not, short and long; every fourth
 one goes away at a random token. Afterwards each page and each place must be free, and memory what it was after the
@@ -15,10 +15,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.memory import resident
 from examples.llama.assistant import find_model
@@ -89,11 +86,12 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=60, help="different ones")
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--cache-mb", type=int, default=256)
-    parser.add_argument("--quantize-activations", action="store_true")
+    parser.add_argument("--exact", action="store_true", help="products of floats, not of integers")
     options = parser.parse_args()
     checkpoint = load_checkpoint(find_model(options.model))
-    config = replace(checkpoint.config, cache="float16", quantize_activations=options.quantize_activations)
-    engine = start_engine(Llama(config, checkpoint.tensors, options.context), options.cache_mb << 20)
+    config = replace(checkpoint.config, cache="float16")
+    engine = start_engine(Llama(config, checkpoint.tensors, options.context), options.cache_mb << 20,
+                          exact=options.exact)
     listed = requests(options.requests, config.vocabulary, engine.context)
     expected = [[step.token for step in asked(engine, what)] for what in listed]
     print(f"{len(listed)} answers given alone, {sum(map(len, expected))} tokens", flush=True)
